@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "job/membership/node_report.h"
 
 namespace pawl::sim {
 
@@ -38,6 +39,12 @@ Cluster::Cluster(const ClusterOptions& chosen)
   spec.start_ms = 30000;
   spec.test_hooks = options.gate_off;
   spec.gate_off = options.gate_off;
+  if (options.bad_collectors) bad_collectors_ = std::make_unique<BadCollectors>(scheduler, options.seed);
+  control.before_put = [this](Process& client, const std::string& key, std::string& value) {
+    return bad_collectors_ != nullptr && key.starts_with(job::JobKeys(job).all_reports())
+               ? bad_collectors_->strike(client, key, value)
+               : PutFault::none;
+  };
   control.on_put = [this](const std::string& key, const std::string& value) { on_put(key, value); };
 }
 
@@ -296,6 +303,10 @@ void Cluster::on_put(const std::string& key, const std::string& value) {
     std::uint32_t node = 0;
     if (parse_number(std::string_view(key).substr(keys.readies(state_->generation).size()), node)) told_.on_ready(node);
   }
+  if (state_ && key.starts_with(keys.collected(state_->generation)))
+    for (const std::string_view text : job::split_reports(value))
+      if (const auto report = job::parse_node_report(text); report && report->kind == job::ReportKind::ready)
+        told_.on_ready(report->life.node.value);
   if (key.starts_with(keys.topologies())) {
     auto topology = job::parse_topology(value);
     if (!topology) return violate("a topology that can't be read was written: " + topology.error().what);

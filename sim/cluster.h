@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "collectors.h"
 #include "control.h"
 #include "job/daemon/keeper_lifelines.h"
 #include "job/daemon/node_keeper.h"
@@ -40,6 +41,8 @@ struct ClusterOptions {
   bool drain = false;                               // an operator drains a node, too
   bool nothing_else = false;                        // is done to it: then no step may be done again
   std::size_t state_rows_max = job::kMovedRowsMax;  // of a state (job_state.h): few, as in a large job
+  std::uint32_t report_group_size = job::kReportGroupSize;  // likewise
+  bool bad_collectors = false;  // some of what a collector puts goes wrong (collectors.h)
 };
 
 class Cluster;
@@ -187,6 +190,7 @@ class Cluster {
   std::optional<job::Topology> topology_;  // that was written last
   std::optional<job::JobState> state_;
   ToldWaits told_;
+  std::unique_ptr<BadCollectors> bad_collectors_;  // nullptr: all are sound
   Step committed_;
   std::uint64_t committed_in_generation_ = 0;
   std::uint64_t steps_begun_ = 0;

@@ -164,8 +164,14 @@ class ModelControl final : public job::Control {
     request.set_value(std::string(value));
     request.set_lease(lease);
     PAWL_TRY(reach(true));
+    const PutFault fault =
+        server_.before_put ? server_.before_put(client_, request.key(), *request.mutable_value()) : PutFault::none;
+    if (fault == PutFault::dies_before) die();
+    if (fault == PutFault::late) machines_.scheduler().sleep(machines_.scheduler().between(100ms, 2500ms));
+    if (fault == PutFault::never) return server_.keys.revision();
     PAWL_TRY(done(server_.keys.put(request, &response, &log_), "put"));
     told(request.key(), request.value());
+    if (fault == PutFault::dies_after) die();
     const Revision revision = server_.keys.revision();
     PAWL_TRY(answer());
     return revision;
@@ -268,6 +274,10 @@ class ModelControl final : public job::Control {
   }
 
  private:
+  [[noreturn]] void die() {
+    machines_.kill(client_, "killed by SIGKILL");
+    machines_.scheduler().end_current();
+  }
   // Until the request lies at the server; the deadline of the call begins here.
   Status reach(bool changes) {
     Scheduler& scheduler = machines_.scheduler();

@@ -19,6 +19,15 @@ namespace pawl::sim {
 enum class WatchKind : unsigned char { keys, reports };
 inline constexpr std::size_t kWatchKinds = 2;
 
+// What goes wrong with a put.
+enum class PutFault : unsigned char {
+  none,
+  dies_before,  // its client is killed before it is carried out
+  dies_after,   // and before it hears of it
+  late,         // it is carried out a while later
+  never,        // its client is told that it was, and it was not
+};
+
 // What faults do to one watch of a machine, whichever process of it watches.
 struct WatchTrouble {
   Duration late{};  // each change is told so much later, at least
@@ -41,8 +50,10 @@ class ControlServerModel {
   void compact();  // the history up to now is dropped: a watch that is behind has to list
 
   job::KeyValues keys;
-  WaitQueue changed;                                                             // a key, or a path
-  std::map<std::string, WaitQueue> watchers;                                     // by prefix: a key of these, or a path
+  WaitQueue changed;                          // a key, or a path
+  std::map<std::string, WaitQueue> watchers;  // by prefix: a key of these, or a path
+  // May change the value.
+  std::function<PutFault(Process& client, const std::string& key, std::string& value)> before_put;
   std::function<void(const std::string& key, const std::string& value)> on_put;  // as it becomes true
 
   void touch();                        // after any change of the above

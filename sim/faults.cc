@@ -21,7 +21,7 @@ const char* name_of(FaultType type) {
       "control_down", "control_stopped", "slow_control", "slow_network",   "no_memory",
       "wall_jump",    "flip_bits",       "flip_on_wire", "kill_two_nodes", "outage",
       "pause_all",    "cut_link",        "late_watch",   "lost_watch",     "kill_trainer_and_pawld",
-      "drain_node",   "must_be_well",    "must_run"};
+      "kill_leader",  "drain_node",      "must_be_well", "must_run"};
   return names[static_cast<unsigned>(type)];
 }
 
@@ -219,6 +219,13 @@ class Injector : public std::enable_shared_from_this<Injector> {
             strike(one);
           }
         break;
+      case FaultType::kill_leader: {
+        InjectedFault leader = fault;
+        leader.type = FaultType::kill_node;
+        leader.machine = cluster_.state()->leader.node.value;
+        strike(leader);
+        break;
+      }
       case FaultType::kill_node:
       case FaultType::power_off: {
         const bool silent = fault.type == FaultType::power_off;
@@ -563,7 +570,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
   const std::size_t count = 1 + below(4);
   for (std::size_t i = 0; i < count; ++i) {
     InjectedFault fault;
-    fault.type = static_cast<FaultType>(below(kFaultTypes - 4));  // the last four are not drawn
+    fault.type = static_cast<FaultType>(below(kFaultTypes - 5));  // the last five are not drawn
     fault.machine = static_cast<std::uint32_t>(below(all));
     fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
     fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;

@@ -36,12 +36,13 @@ enum class FaultType : unsigned char {
   late_watch,      // of the machines in `mask`: the watches in `turns` (by WatchKind) tell each change `more` later
   lost_watch,      // they tell nothing, and are begun anew; what came meanwhile was compacted, if `turns` says so
   kill_trainer_and_pawld,  // the pawld as above, at one of the next await points
+  kill_leader,             // only of scenarios: the node that leads by then
   drain_node,              // only of scenarios: as `pawl node drain` would, and after `length` it may have seats again
   // Nothing is done, only of scenarios: by then
   must_be_well,  // the job runs and commits
   must_run,
 };
-inline constexpr unsigned kFaultTypes = 28;
+inline constexpr unsigned kFaultTypes = 29;
 inline constexpr std::uint32_t kCompacted = 1u << kWatchKinds;  // in `turns` of lost_watch
 
 inline constexpr std::uint32_t kMaskedMachines = 32;  // of a large job the first ones only

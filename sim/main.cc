@@ -78,6 +78,9 @@ ClusterOptions draw_options(std::uint64_t seed) {
   if (one_in(4)) options.long_delay = 40ms;  // oversubscribed
   const std::uint64_t rows = (seed * 0x9e3779b97f4a7c15ull) >> 62;
   if (rows < 2) options.state_rows_max = rows;
+  const std::uint64_t groups = (seed * 0xbf58476d1ce4e5b9ull) >> 60;  // of reports; in half of the jobs one for all
+  if (groups < 8) options.report_group_size = 2 + groups % 2;
+  options.bad_collectors = groups < 4;
   options.ring_exchange = options.members > 3 && (seed * 0xd1342543de82ef95ull) >> 63 == 0;
   return options;
 }
@@ -92,6 +95,7 @@ ClusterOptions large(ClusterOptions options, std::uint32_t nodes) {
   options.step = std::max<Duration>(options.step, std::chrono::milliseconds(nodes));
   options.ring_exchange = nodes > 3;
   options.state_rows_max = job::kMovedRowsMax;
+  options.report_group_size = job::kReportGroupSize;
   return options;
 }
 

@@ -24,6 +24,14 @@ ClusterOptions cluster(std::uint32_t members, std::uint32_t spares) {
   return options;
 }
 
+// With collected reports of which half is spoiled.
+ClusterOptions in_groups(std::uint32_t members, std::uint32_t group, std::uint32_t spares) {
+  ClusterOptions options = cluster(members, spares);
+  options.report_group_size = group;
+  options.bad_collectors = true;
+  return options;
+}
+
 InjectedFault when_well(FaultType type, std::uint32_t mask, Duration length) {
   InjectedFault fault;
   fault.type = type;
@@ -153,6 +161,28 @@ std::span<const Scenario> scenarios() {
        {when_well(cut_control, machines({3}), 9s),
         watches(cut_off_from_news(8900ms, machines({1, 3}), 30s), kKeys | kReports), later(4s, kill_trainer, 1),
         later(20s, must_be_well, 0)}},
+      {"collectors-fail",
+       "a node dies, and of what the collectors of reports put half is lost, late, changed, or of the last generation, "
+       "or they die over it",
+       in_groups(7, 3, 1),
+       {when_well(kill_node, machines({1}), 90s), later(15s, kill_trainer, 4), later(20s, must_be_well, 0)}},
+      {"collectors-fail-and-the-leader-dies",
+       "the same, and whoever leads dies while reports are on their way to it",
+       [] {
+         ClusterOptions options = in_groups(9, 3, 2);
+         options.replicas = 2;
+         return options;
+       }(),
+       {when_well(kill_node, machines({4}), 90s), later(25ms, kill_leader, 0, 90s), later(40s, must_be_well, 0)}},
+      {"collectors-without-data",
+       "a collector's data links are cut when a node of its group dies: whoever does not reach it goes another way",
+       [] {
+         ClusterOptions options = in_groups(7, 3, 2);
+         options.bad_collectors = false;
+         options.replicas = 2;
+         return options;
+       }(),
+       {when_well(cut_data, machines({0}), 2s), later(20ms, kill_node, 2, 90s), later(40s, must_be_well, 0)}},
       {"leader-without-control",
        "whoever leads a recovery loses only the control, for as long as it takes: others hear it, and take over",
        [] {

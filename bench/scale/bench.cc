@@ -2,7 +2,8 @@
 // eight seats. scale_bench [--nodes 10,100,...] [--seconds S]. Prints tables, and the exponent of each growth.
 //
 // No network and no processes: the shipped mirror, state mover and decisions of the leader and of one other node run on
-// keys in memory (test_control.h). All other nodes are what they put: the texts that their pawlds would write. Messages
+// keys in memory (test_control.h). All other nodes are what they put: the texts that their pawlds
+// and collectors would write. Messages
 // and bytes of the control are what these two nodes are told by their watches, theirs and those of all that are like them.
 // A *turn* is what pawld decides after keys have changed. It takes as many keys at once as have come by then; so a
 // recovery costs between one turn for all and one for each key. Times are of the CPU. Where turns for each key would take
@@ -26,9 +27,11 @@
 #include "job/daemon/holds.h"
 #include "job/daemon/state_mover.h"
 #include "job/daemon/test_control.h"
+#include "job/membership/node_report.h"
 #include "job/recovery/duties.h"
 #include "job/recovery/members.h"
 #include "job/recovery/planner.h"
+#include "job/recovery/report_groups.h"
 
 namespace pawl::job {
 namespace {
@@ -94,6 +97,7 @@ struct Job {
     }
   }
   [[nodiscard]] NodeLife victim() const { return life_of(5); }
+  [[nodiscard]] std::uint32_t position_of(std::uint32_t node) const { return node == nodes ? 5 : node; }
   [[nodiscard]] NodeLife leader() const { return life_of(6); }  // beside it on the ring: the first to know
   [[nodiscard]] NodeLife other() const { return life_of(nodes - 2); }
 
@@ -295,6 +299,8 @@ struct Row {
   double messages = 0, bytes = 0;  // to all
   Costs leader, other;
   double tick_ms = 0;
+  double puts = 0, put_bytes = 0;  // of reports, by nodes and collectors
+  double between_nodes = 0;        // reports and acknowledgements
 };
 
 // The other nodes' puts of one phase, and the turns of both nodes that see them.
@@ -358,6 +364,30 @@ void expect(const Node& node, JobPhase phase, Generation generation) {
     give_up(text("the job is ", name_of(node.mirror().state().phase), " and should be ", name_of(phase)));
 }
 
+struct Put {
+  std::string key;
+  std::string value;
+};
+// What nodes put in one phase where no collector fails: in a job of one group each its own key.
+std::vector<Put> puts_of(const Job& job, const std::vector<std::uint32_t>& nodes, ReportKind kind) {
+  std::vector<Put> puts;
+  std::vector<std::string> group;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const NodeLife life = life_of(nodes[i]);
+    const std::string record = kind == ReportKind::ready ? ready_record(life) : to_text(job.inventory(nodes[i]));
+    if (job.nodes <= kReportGroupSize) {
+      puts.push_back({key_of(job.keys, kind, Generation(2), life.node), record});
+      continue;
+    }
+    group.push_back(to_text(NodeReport{kind, life, Generation(2), record}));
+    const std::uint32_t mine = job.position_of(nodes[i]) / kReportGroupSize;
+    if (i + 1 < nodes.size() && job.position_of(nodes[i + 1]) / kReportGroupSize == mine) continue;
+    puts.push_back({collected_key(job.keys, Generation(2), mine, NodeId(mine * kReportGroupSize), puts.size()),
+                    join_reports(std::exchange(group, {}))});
+  }
+  return puts;
+}
+
 Row recover(std::uint32_t nodes, double seconds) {
   Row row;
   row.nodes = nodes;
@@ -383,24 +413,30 @@ Row recover(std::uint32_t nodes, double seconds) {
   expect(leader, JobPhase::quiescing, Generation(2));
   leader.watch_reports(Generation(2));
   note_state();
-  phase.puts(alive.size(), [&](std::size_t i) {
+  // Events come one by one; nobody's turn sees them.
+  for (std::size_t i = 0; i < alive.size(); ++i)
     control.put(job.keys.event(1'700'000'000'000'000'000u + i, NodeId(alive[i])), job.frozen(alive[i]));
-    control.put(job.keys.inventory(Generation(2), NodeId(alive[i])), to_text(job.inventory(alive[i])));
-  });
+  const std::vector<Put> inventories = puts_of(job, alive, ReportKind::inventory);
+  phase.puts(inventories.size(), [&](std::size_t i) { control.put(inventories[i].key, inventories[i].value); });
   expect(leader, JobPhase::restoring, Generation(2));
   if (leader.mirror().state().resume != kCommitted) give_up("it resumes from another step than the committed one");
   note_state();
-  std::vector<std::uint32_t> members = alive;
-  members.push_back(nodes);  // the spare
-  phase.puts(members.size(), [&](std::size_t i) {
-    control.put(job.keys.ready(Generation(2), NodeId(members[i])), ready_record(life_of(members[i])));
-  });
+  std::vector<std::uint32_t> members;
+  for (std::uint32_t node = 0; node < nodes; ++node)
+    members.push_back(life_of(node) == job.victim() ? nodes : node);  // its seats are the spare's
+  const std::vector<Put> readies = puts_of(job, members, ReportKind::ready);
+  phase.puts(readies.size(), [&](std::size_t i) { control.put(readies[i].key, readies[i].value); });
   expect(leader, JobPhase::running, Generation(2));
   note_state();
   leader.leave_reports();
   phase.puts(1, [&](std::size_t) {  // what Generations::tidy_keys erases
     (void)control.connect()->erase_prefix(job.keys.reports(Generation(2)));
   });
+  for (const std::vector<Put>* puts : {&inventories, &readies}) {
+    row.puts += static_cast<double>(puts->size());
+    for (const Put& put : *puts) row.put_bytes += static_cast<double>(put.value.size());
+    if (nodes > kReportGroupSize) row.between_nodes += 2.0 * static_cast<double>(alive.size());
+  }
   row.leader.take_ms = leader.take_ms;
   row.other.take_ms = other.take_ms;
   const auto to_all = [nodes](std::uint64_t leaders, std::uint64_t others) {
@@ -512,6 +548,32 @@ void print_recoveries(const std::vector<Row>& rows) {
               exponent(rows, [](const Row& r) { return r.tick_ms; }));
 }
 
+// Whether it grows like n log n, and not faster: 1 and below.
+double of_n_log_n(double growth, double nodes_before, double nodes) {
+  return growth / (nodes * std::log(nodes) / (nodes_before * std::log(nodes_before)));
+}
+
+void print_reports(const std::vector<Row>& rows) {
+  std::printf(
+      "\nThe reports of that recovery, none of it lost. Groups of %u.\n| nodes | puts | kB put | messages between "
+      "nodes "
+      "|\n|---|---|---|---|\n",
+      kReportGroupSize);
+  for (const Row& row : rows)
+    std::printf("| %u | %.0f | %.4g | %.0f |\n", row.nodes, row.puts, row.put_bytes / 1e3, row.between_nodes);
+  std::printf("| n^ | %.2f | %.2f | %.2f |\n", exponent(rows, [](const Row& r) { return r.puts; }),
+              exponent(rows, [](const Row& r) { return r.put_bytes; }),
+              exponent(rows, [](const Row& r) { return r.between_nodes; }));
+  if (rows.size() < 2) return;
+  const Row& a = rows[rows.size() - 2];
+  const Row& b = rows.back();
+  const auto all = [](const Row& r) { return r.messages + r.between_nodes + r.puts; };
+  const auto cpu = [](const Row& r) { return r.leader.take_ms + r.leader.each_ms; };
+  std::printf("against n log n (at most 1 where it grows no faster): messages %.2f, bytes %.2f, leader's CPU %.2f\n",
+              of_n_log_n(all(b) / all(a), a.nodes, b.nodes), of_n_log_n(b.bytes / a.bytes, a.nodes, b.nodes),
+              of_n_log_n(cpu(b) / cpu(a), a.nodes, b.nodes));
+}
+
 void print_silences(const std::vector<Silence>& rows) {
   std::printf(
       "\nThe root falls silent. The control sends, in kB:\n| nodes | accusers | their words to all | what they ask "
@@ -554,6 +616,7 @@ int run(int count, char** arguments) {
   std::vector<Row> rows;
   for (const std::uint32_t nodes : sizes) rows.push_back(recover(nodes, seconds));
   print_recoveries(rows);
+  print_reports(rows);
   std::vector<Silence> silences;
   for (const std::uint32_t nodes : sizes) silences.push_back(fall_silent(nodes));
   print_silences(silences);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "job/membership/job_state.h"
+#include "job/recovery/report_groups.h"
 
 namespace pawl::job {
 
@@ -20,7 +21,8 @@ struct DaemonOptions {
   std::string lifeline;  // host:port of the keeper's own, for lifelines; empty: it has none
   std::string run_dir;   // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
-  std::size_t state_rows_max = kMovedRowsMax;  // of write_state (job_state.h); a simulation's jobs are small
+  std::size_t state_rows_max = kMovedRowsMax;          // of write_state (job_state.h); a simulation's jobs are small
+  std::uint32_t report_group_size = kReportGroupSize;  // positions whose reports one node collects; likewise
   int keeper_fd = 3;
   int listen_fd = 4;
   int local_fd = 5;

@@ -173,12 +173,11 @@ void Generations::put_inventory() {
   for (const TrainerProcess& trainer : parts_.trainers.places())
     if (trainer.seat && trainer.pid != 0 && !trainer.dying) inventory.trainers_alive.push_back(*trainer.seat);
   context.mirror.reports.note(inventory);
-  context.control->put(context.mirror.keys().inventory(generation, context.self.node), to_text(inventory),
-                       [this, generation](const Status& put) {
-                         if (put || parts_.context.mirror.generation() != generation) return;
-                         parts_.context.mirror.reports.forget_own_inventory();  // again, at the next drive
-                         parts_.context.drive_soon(20ms);
-                       });
+  parts_.reports.report(ReportKind::inventory, to_text(inventory), [this, generation](const Status& put) {
+    if (put || parts_.context.mirror.generation() != generation) return;
+    parts_.context.mirror.reports.forget_own_inventory();  // again, at the next drive
+    parts_.context.drive_soon(20ms);
+  });
 }
 
 void Generations::begin_restore() {

@@ -15,6 +15,7 @@
 #include "job/daemon/progress_tree.h"
 #include "job/daemon/protection_watch.h"
 #include "job/daemon/rendezvous_server.h"
+#include "job/daemon/report_sender.h"
 #include "job/daemon/seats.h"
 #include "job/daemon/streams.h"
 #include "job/daemon/trainer_pages.h"
@@ -42,6 +43,7 @@ class Generations {
     RendezvousServer& rendezvous;
     Events& events;
     Holds& holds;
+    ReportSender& reports;
   };
   struct Hooks {
     std::function<void(int code)> end_job;

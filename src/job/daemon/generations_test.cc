@@ -98,13 +98,14 @@ class OneNode : public testing::Test {
                              [this] { return progress.progress(); }};
   Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
   JobEnd job_end{node.context, trainers, node.mover, [this] { return progress.progress(); }};
-  Seats seats{
-      {node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover, node.holds}};
+  ReportSender reports{*loop, node.context, {.hello = [](Purpose) { return Hello{}; }, .collect_here = {}}};
+  Seats seats{{node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover,
+               node.holds, reports}};
   std::optional<int> ended;
   std::string reset;
   Generations generations{
       {node.context, trainers, memory, pages, watch, seats, imports, streams, progress, protection, rendezvous,
-       node.events, node.holds},
+       node.events, node.holds, reports},
       {.end_job = [this](int code) { ended = code; }, .reset = [this](const std::string& why) { reset = why; }}};
 };
 

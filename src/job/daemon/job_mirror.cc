@@ -36,10 +36,6 @@ std::string to_json(const TrainerEnd& end) {
   return record.dump(-1, ' ', false, json::error_handler_t::replace);  // a trainer says what it likes
 }
 
-std::string ready_record(NodeLife life) {
-  return json{{"incarnation", life.incarnation.value}}.dump();
-}
-
 JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration now) {
   if (revision <= state_revision_) return {};
   Change change;
@@ -57,7 +53,7 @@ JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration n
   roster_ = Roster(*state_);
   learn_ring();
   own_seats_ = seats_of(*state_, self_);
-  reports.expect(*state_, roster_);
+  reports.expect(*state_, roster_, ring_);
   return change;
 }
 
@@ -118,8 +114,9 @@ void JobMirror::apply_record(const std::string& key, const std::string* value, C
   } else if (state_ && id_after(keys_.inventories(state_->generation), key, node)) {
     if (const auto inventory = parse_inventory(*value)) reports.note(*inventory);
   } else if (state_ && id_after(keys_.readies(state_->generation), key, node)) {
-    const Incarnation life(number_in(json::parse(*value, nullptr, false), "incarnation"));
-    reports.note_ready({node, life});
+    reports.note_ready({node, incarnation_in_ready(*value)});
+  } else if (const auto group = state_ ? group_in_collected_key(keys_, state_->generation, key) : std::nullopt) {
+    reports.note_collected(*group, key, *value);
   } else if (state_ && id_after(keys_.faults(state_->generation), key, seat)) {
     if (const auto report = parse_fault_report(*value)) faults.insert_or_assign(report->seat, *report);
   } else if (key == keys_.stop()) {

@@ -15,6 +15,7 @@
 #include "job/control/control.h"
 #include "job/daemon/recovery_reports.h"
 #include "job/membership/job_state.h"
+#include "job/membership/node_report.h"
 #include "job/recovery/absent_members.h"
 #include "job/recovery/decide.h"
 #include "job/recovery/ending.h"
@@ -26,7 +27,6 @@ namespace pawl::job {
 
 // The value of exit/<seat>.
 [[nodiscard]] std::string to_json(const TrainerEnd& end);
-[[nodiscard]] std::string ready_record(NodeLife life);  // the value of its key that says so
 
 class JobMirror {
  public:

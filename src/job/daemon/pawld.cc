@@ -57,6 +57,7 @@ Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& enviro
       context_({NodeId(options_.node), Incarnation(options_.incarnation)}, options_.job, environment) {
   context_.address = options_.address;
   context_.state_rows_max = options_.state_rows_max;
+  context_.mirror.reports.set_group_size(options_.report_group_size);
   context_.after = [this](Duration delay, std::function<void()> task) { loop_->after(delay, std::move(task)); };
   context_.post = [this](std::function<void()> task) { loop_->post(std::move(task)); };
   context_.drive = [this] { drive(); };
@@ -363,6 +364,8 @@ void Pawld::on_change(const JobMirror::Change& change) {
              state.leader.node);
     parts_->seats.take();
     parts_->pages.write_all();
+    parts_->reports.on_state();
+    parts_->collector.on_state();
   }
   // Who is registered matters only to who has no seat, and where a job of two needs a third (watched_by).
   const bool by_nodes =
@@ -488,6 +491,9 @@ void Pawld::count_turns() {
   Counter& crowded = context_.metrics.counter("loop_crowded_turns_total",
                                               "Turns of the loop of over 10 ms in which it mostly waited for a core.");
   crowded.add(loop_->turns().crowded_count - crowded.value());
+  const std::uint64_t refused = context_.mirror.reports.take_refused();
+  if (refused > 0) log_warn("reports_refused", "count", refused);
+  reports_refused(context_.metrics).add(refused);
 }
 
 std::vector<NodeId> Pawld::beating() const {

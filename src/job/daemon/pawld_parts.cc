@@ -36,6 +36,18 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
       .on_paces = [&pawld](NodeId node, Generation g,
                            const std::string& paces) { pawld.parts_->paces.on_paces(node, g, paces); },
       .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },
+      .on_collect =
+          [&pawld](const std::shared_ptr<Connection>& connection, NodeLife from, const Frame& frame) {
+            const auto asked = message_in<CollectMessage>(frame);
+            if (!asked) return connection->close();
+            pawld.parts_->collector.on_report(
+                from, asked->report, [weak = std::weak_ptr(connection), id = frame.id](bool taken) {
+                  const auto alive = weak.lock();
+                  if (!alive) return;
+                  alive->send(taken ? frame_of(CollectedMessage{}, id)
+                                    : frame_of(PeerRefusedMessage{PeerRefusal::stale, "put it yourself"}, id));
+                });
+          },
       .on_rendezvous =
           [&pawld](const std::shared_ptr<Connection>& connection, std::uint64_t id, PeerRendezvousMessage asked) {
             const std::weak_ptr<Connection> weak = connection;
@@ -138,6 +150,13 @@ Pawld::Parts::Parts(Pawld& pawld)
       streams(pawld.context_, memory, arenas, holds, progress.bits(),
               {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },
                .on_held = [this] { progress.report(); }}),
+      collector(pawld.context_),
+      reports(*pawld.loop_, pawld.context_,
+              {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },
+               .collect_here =
+                   [this](NodeReport report, ReportCollector::Answered answered) {
+                     collector.collect(std::move(report), std::move(answered));
+                   }}),
       protection(
           {pawld.context_, trainers, memory, streams, events}, [this] { return progress.progress(); },
           [this, &pawld] {
@@ -153,9 +172,10 @@ Pawld::Parts::Parts(Pawld& pawld)
               .spares = {.probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares); },
                          .forget_probes = [this] { drain_probes.forget(); }}}),
       recovery({pawld.context_, trainers, memory, imports, mover, events}),
-      seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds}),
+      seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds,
+             reports}),
       generations({pawld.context_, trainers, memory, pages, watch, seats, imports, streams, progress, protection,
-                   rendezvous, events, holds},
+                   rendezvous, events, holds, reports},
                   {.end_job = [&pawld](int code) { pawld.end_job(code); },
                    .reset = [&pawld](const std::string& reason) { pawld.keeper_->reset(reason); }}),
       questions(

@@ -16,6 +16,8 @@
 #include "job/daemon/questions.h"
 #include "job/daemon/recovery_watch.h"
 #include "job/daemon/rendezvous_server.h"
+#include "job/daemon/report_collector.h"
+#include "job/daemon/report_sender.h"
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/seats.h"
 #include "job/daemon/spare_memory.h"
@@ -49,6 +51,8 @@ struct Pawld::Parts {
   RendezvousLog rendezvous_log;
   RendezvousServer rendezvous;
   Streams streams;
+  ReportCollector collector;
+  ReportSender reports;
   ProtectionWatch protection;
   Imports imports;
   JobEnd job_end;

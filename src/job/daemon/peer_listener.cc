@@ -19,6 +19,9 @@ std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJud
   if (judge.state != nullptr && is_evicted(*judge.state, life))
     return Refused{PeerRefusal::evicted, "you were evicted"};
   if (hello.purpose == Purpose::link) return std::nullopt;
+  // Whose state is later than this node's is heard, too: what it reports waits for that state.
+  if (hello.purpose == Purpose::report && (judge.state == nullptr || hello.generation >= judge.state->generation))
+    return std::nullopt;
   if (judge.state == nullptr || hello.generation > judge.state->generation)
     return Refused{PeerRefusal::later, "not yet in that generation"};
   if (hello.generation < judge.state->generation) return Refused{PeerRefusal::stale, "that generation is over"};
@@ -48,7 +51,9 @@ void PeerListener::open() {
 void PeerListener::close_silent() {
   const Duration now = context_.clock->now();
   std::erase_if(connections_, [&](const auto& known) {
-    const bool silent = now - known.second.heard > context_.deadlines.silence;
+    const Deadlines& deadlines = context_.deadlines;
+    const Duration most = known.second.reporter ? deadlines.restore : deadlines.silence;  // it speaks twice a recovery
+    const bool silent = now - known.second.heard > most;
     if (silent) known.first->close();
     return silent;
   });
@@ -75,13 +80,15 @@ void PeerListener::adopt(std::unique_ptr<Stream> accepted) {
                                             if (auto c = weak->lock()) connections_.erase(c);
                                           }});
   *weak = connection;
-  connections_[connection] = {std::nullopt, context_.clock->now()};
+  connections_[connection].heard = context_.clock->now();
 }
 
 void PeerListener::on_frame(const ConnectionHandle& connection, const Frame& frame) {
   const auto known = connections_.find(connection);
   if (known != connections_.end()) known->second.heard = context_.clock->now();
   if (known != connections_.end() && known->second.node) return on_link_frame(*known->second.node, connection, frame);
+  if (known != connections_.end() && known->second.reporter)
+    return handlers_.on_collect(connection, *known->second.reporter, frame);
   if (is<QuestionMessage>(frame))
     return connection->send(frame_of(AnswerMessage{handlers_.on_question(frame.payload)}, frame.id));
   on_hello(connection, frame);
@@ -99,6 +106,10 @@ void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& fra
     return connection->send(frame_of(*refused));
   if (hello.purpose == Purpose::data) return handlers_.on_data(connection, hello);
   if (hello.purpose == Purpose::fetch) return handlers_.on_fetch(connection);
+  if (hello.purpose == Purpose::report) {
+    connections_[connection] = {std::nullopt, NodeLife{hello.node, hello.incarnation}, context_.clock->now()};
+    return connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
+  }
   // What an older link of that node still brings is older than what it has said already: a report that came late over a
   // slow network would undo a later one.
   std::weak_ptr<Connection>& link = links_[hello.node];
@@ -108,7 +119,7 @@ void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& fra
   }
   link = connection;
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
-  connections_[connection] = {hello.node, context_.clock->now()};
+  connections_[connection] = {hello.node, std::nullopt, context_.clock->now()};
 }
 
 void PeerListener::on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame) {

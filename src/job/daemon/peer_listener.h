@@ -39,6 +39,7 @@ class PeerListener {
     std::function<void(NodeId, Generation, const SeatReport&)> on_report;
     std::function<void(NodeId, Generation, const std::string& paces)> on_paces = {};
     std::function<void(Generation, Progress)> on_progress;
+    std::function<void(const ConnectionHandle&, NodeLife, const Frame&)> on_collect = {};  // of a collector's group
     std::function<void(const ConnectionHandle&, std::uint64_t id, PeerRendezvousMessage)> on_rendezvous;
   };
   PeerListener(Loop& loop, NodeContext& context, std::string token, std::unique_ptr<Listener> listener,
@@ -60,7 +61,8 @@ class PeerListener {
   const std::unique_ptr<Listener> listener_;
   Handlers handlers_;
   struct Peer {
-    std::optional<NodeId> node;  // whose link it is; nullopt: not welcomed yet
+    std::optional<NodeId> node;             // whose link it is; nullopt: none, or not welcomed yet
+    std::optional<NodeLife> reporter = {};  // who sends its reports here
     Duration heard{};
   };
   std::map<ConnectionHandle, Peer> connections_;

@@ -184,7 +184,7 @@ void Seats::consider_ready() {
     ready_put_ = Generation(0);
     parts_.context.after(20ms, [this] { consider_ready(); });
   };
-  context.control->put(context.mirror.keys().ready(generation, context.self.node), ready_record(context.self), on_put);
+  parts_.reports.report(ReportKind::ready, ready_record(context.self), on_put);
 }
 
 // --- Layouts

@@ -14,6 +14,7 @@
 #include "job/daemon/job_end.h"
 #include "job/daemon/node_context.h"
 #include "job/daemon/rendezvous_server.h"
+#include "job/daemon/report_sender.h"
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/trainer_watch.h"
 #include "job/daemon/trainers.h"
@@ -34,6 +35,7 @@ class Seats {
     JobEnd& job_end;
     StateMover& mover;
     Holds& holds;
+    ReportSender& reports;
   };
   explicit Seats(Parts parts) : parts_(parts) {}
 

@@ -80,8 +80,9 @@ class TwoSeats : public testing::Test {
                   node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
   Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
   JobEnd job_end{node.context, trainers, node.mover, [] { return Progress{}; }};
-  Seats seats{
-      {node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover, node.holds}};
+  ReportSender reports{*loop, node.context, {.hello = [](Purpose) { return Hello{}; }, .collect_here = {}}};
+  Seats seats{{node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover,
+               node.holds, reports}};
 };
 
 TEST_F(TwoSeats, TheStateSaysWhoSitsWhere) {

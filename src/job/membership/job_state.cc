@@ -788,6 +788,9 @@ std::string JobKeys::readies(Generation generation) const {
 std::string JobKeys::ready(Generation generation, NodeId node) const {
   return text(readies(generation), node);
 }
+std::string JobKeys::collected(Generation generation) const {
+  return text(reports(generation), "collected/");
+}
 std::string JobKeys::all_accusations() const {
   return root + "suspect/";
 }

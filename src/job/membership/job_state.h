@@ -256,6 +256,7 @@ struct JobKeys {
   [[nodiscard]] std::string inventory(Generation generation, NodeId node) const;
   [[nodiscard]] std::string readies(Generation generation) const;  // :reports/<generation>/ready/
   [[nodiscard]] std::string ready(Generation generation, NodeId node) const;
+  [[nodiscard]] std::string collected(Generation generation) const;    // :reports/<generation>/collected/
   [[nodiscard]] std::string all_accusations() const;                   // suspect/
   [[nodiscard]] std::string accusations(Generation generation) const;  // suspect/<generation>/
   [[nodiscard]] std::string accusation(Generation generation, NodeId victim, NodeId accuser) const;

@@ -312,6 +312,12 @@ void fields(F& f, BucketsBadMessage& m) {
   f(m.first, m.count, m.why);
 }
 template <class F>
+void fields(F& f, CollectMessage& m) {
+  f(m.report);
+}
+template <class F>
+void fields(F&, CollectedMessage&) {}
+template <class F>
 void fields(F& f, QuestionMessage& m) {
   f.rest(m.json);
 }
@@ -394,6 +400,8 @@ PAWL_MESSAGE(AbandonMessage)
 PAWL_MESSAGE(FetchMessage)
 PAWL_MESSAGE(SlotBeginMessage)
 PAWL_MESSAGE(BucketsBadMessage)
+PAWL_MESSAGE(CollectMessage)
+PAWL_MESSAGE(CollectedMessage)
 PAWL_MESSAGE(QuestionMessage)
 PAWL_MESSAGE(AnswerMessage)
 #undef PAWL_MESSAGE

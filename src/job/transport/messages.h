@@ -85,6 +85,9 @@ enum class MessageKind : std::uint16_t {
   buckets_bad = 73,
   // purpose data
   layout_text = 72,
+  // purpose report
+  collect = 80,
+  collected = 81,
 
   // anyone -> pawld, and back
   question = 100,
@@ -249,7 +252,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 5;
+inline constexpr std::uint32_t kPeerWireVersion = 6;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -257,6 +260,7 @@ enum class Purpose : std::uint8_t {
   data = 2,      // the replica stream of one seat to one holder
   fetch = 3,     // recovery: ranges of buckets of one slot of one seat
   lifeline = 4,  // to a keeper's own address, and nowhere else: its end tells that the node is dead. Beats are answered
+  report = 5,    // recovery: a node's reports to the collector of its group, and the answers
 };
 
 enum class PeerRefusal : std::uint8_t {
@@ -413,6 +417,15 @@ struct BucketsBadMessage {  // of those that were asked for: wrong where they li
   std::uint32_t first = 0;
   std::uint32_t count = 0;
   std::string why;
+};
+
+// report
+struct CollectMessage {  // Answer, with the same id: collected, or peer_refused
+  static constexpr MessageKind kKind = MessageKind::collect;
+  std::string report;  // job/membership/node_report.h
+};
+struct CollectedMessage {  // it is with the control
+  static constexpr MessageKind kKind = MessageKind::collected;
 };
 
 // --- Anyone -> pawld, and back. The payload is the JSON itself.

@@ -88,7 +88,7 @@ TEST(Messages, BetweenDaemons) {
   hello.purpose = Purpose::fetch;
   hello.seat = Seat(5);
   expect_wire(40,
-              "05000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
+              "06000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
   expect_wire(42, "04 0100000077", PeerRefusedMessage{PeerRefusal::missing, "w"});
@@ -121,6 +121,11 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
               FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true, 5, 6});
   expect_wire(73, "01000000 02000000 0100000077", BucketsBadMessage{1, 2, "w"});
   expect_wire(71, numbers + kShapeBytes + "020000006162", SlotBeginMessage{Generation(1), Step(2), 3, kShape, "ab"});
+}
+
+TEST(Messages, OfAReportToItsCollector) {
+  expect_wire(80, "0100000072", CollectMessage{"r"});
+  expect_wire(81, "", CollectedMessage{});
 }
 
 TEST(Messages, AQuestionIsItsJson) {
