@@ -547,6 +547,8 @@ class Unchanged:
                 changed = [key for key in {**before, **table} if table.get(key) is not before.get(key)]
                 return f"{path}.{changed[0]}".lstrip(".") + " was added, removed or replaced"
         for held, shape in self._fixed:
+            if _is_seen_otherwise(held.tensor):
+                return f"{held.name}: {_SEEN_OTHERWISE}"
             if held.memory.data_ptr() != held.address or tuple(held.tensor.shape) != shape:
                 return f"{held.name}: its memory was replaced (shape {list(shape)} then, {list(held.tensor.shape)} now)"
         for optimizer, parameters in self._parameters:
@@ -579,7 +581,7 @@ class Unchanged:
 
 
 def _take_place(held: Held, value: Any) -> list[Held]:
-    if value is held.tensor and held.memory.data_ptr() == held.address:
+    if value is held.tensor and held.memory.data_ptr() == held.address and not _is_seen_otherwise(value):
         return []
     _refuse_another_kind(held, value)
     held.tensor, held.address = value, sharded.memory_of(value).data_ptr()
@@ -588,6 +590,8 @@ def _take_place(held: Held, value: Any) -> list[Held]:
 
 def _refuse_another_kind(held: Held, value: Any) -> None:
     before = held.tensor
+    if _is_seen_otherwise(value):
+        raise Refused(f"{held.name} ({held.role}): {_SEEN_OTHERWISE}")
     same = getattr(value, "shape", None) == before.shape and value.dtype == before.dtype
     if (not same or value.stride() != before.stride() or
             sharded.region_of(f"{held.name} ({held.role})", value) != held.region):
@@ -615,6 +619,15 @@ def dtype_number(tensor: torch.Tensor) -> int | None:
     known = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32,
              torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool)
     return known.index(tensor.dtype) if tensor.dtype in known else None
+
+
+_SEEN_OTHERWISE = ("its bytes are not its values: it is a lazy conjugate or negative of them (torch.conj(), .imag of one); "
+                   "call resolve_conj() or resolve_neg() on it")
+
+
+def _is_seen_otherwise(tensor: Any) -> bool:
+    """Whether torch conjugates or negates the numbers in its memory each time it reads them."""
+    return _is_tensor(tensor) and (tensor.is_conj() or tensor.is_neg())
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:
@@ -648,6 +661,8 @@ def refuse_unprotectable(name: str, tensor: torch.Tensor, world: int) -> None:
                       f"the CPU, or start without pawl")
     if tensor.layout != torch.strided:
         raise Refused(f"{name} is stored as {tensor.layout}: only dense tensors can be protected")
+    if _is_seen_otherwise(tensor):
+        raise Refused(f"{name}: {_SEEN_OTHERWISE}")
     if dtype_number(tensor) is None:
         raise Refused(f"{name} is of {tensor.dtype}, which pawl doesn't know yet")
     if storage_order(tensor) is None:

@@ -197,8 +197,12 @@ def _after_forward(group: Any) -> str:
     return "cut over fewer"
 
 
-def _put_after_forward_back(group: Any, saved: str) -> None:
+def _put_after_forward_back(state: Any, group: Any, saved: str) -> None:
     if saved == _after_forward(group):
+        return
+    # With its first forward pass a root decides to stay gathered, once in a process. If that is undone where the pass had
+    # been, ranks that are new do it again, and the others do not.
+    if saved == "sharded" and getattr(state, "_is_root", None) and getattr(state, "_auto_reshard_after_forward", False):
         return
     if saved == "cut over fewer" and group not in _smaller:
         raise Refused(f"{_name_of(group.fsdp_params[0])} was cut over fewer ranks after each forward pass "
@@ -215,11 +219,12 @@ def switches(modules: list[Any]) -> dict[str, Any]:
 
 
 def put_switches_back(modules: list[Any], saved: dict[str, Any]) -> None:
-    for group, values, after in zip(_groups(modules), saved["groups"], saved["after_forward"], strict=True):
+    owners = [(state, group) for state in (module._get_fsdp_state() for module in modules) for group in _groups_of(state)]
+    for (state, group), values, after in zip(owners, saved["groups"], saved["after_forward"], strict=True):
         for name, value in zip(_SWITCHES, values, strict=True):
             if hasattr(group, name):
                 setattr(group, name, value)
-        _put_after_forward_back(group, after)
+        _put_after_forward_back(state, group, after)
     for module, value in zip(modules, saved["last_backward"], strict=True):
         module._get_fsdp_state()._state_ctx.is_last_backward = value
 

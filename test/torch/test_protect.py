@@ -62,6 +62,12 @@ def small():
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
 
 
+class Turning(nn.Module):
+    def __init__(self, turned):
+        super().__init__()
+        self.register_buffer("turned", turned)
+
+
 class Endless(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(range(9))
@@ -465,8 +471,19 @@ class RefusedTest(unittest.TestCase):
         self.refuse("has no name", torch.zeros(3))
         self.refuse("no state that pawl knows", 3)
         self.refuse("0.weight.*gaps", self.with_gaps())
-        self.refuse("0.weight.*complex64", nn.Sequential(nn.Linear(2, 2, dtype=torch.complex64)))
+        self.refuse("turned.*resolve_conj", Turning(torch.ones(2, dtype=torch.complex64).conj()))
         self.refuse("meta", nn.Linear(2, 2, device="meta"))
+
+    def test_a_buffer_that_becomes_a_lazy_conjugate(self):
+        model = Turning(torch.full((2,), 1 + 2j))
+        protected = protect.Protected(0, 1)
+        protected.add([model], None)
+        unchanged = protect.Unchanged(protected, protected.held())
+        model.turned = model.turned * 1
+        self.assertEqual(len(unchanged.moved()), 1)
+        model.turned = model.turned.conj()
+        with self.assertRaisesRegex(pawl.Refused, "turned.*lazy conjugate"):
+            unchanged.moved()
 
     def with_gaps(self):
         model = small()

@@ -141,7 +141,9 @@ void ReportSender::connect(const Member& to) {
 void ReportSender::on_frame(const Frame& frame) {
   if (is<WelcomeMessage>(frame) && line_ && !line_->welcomed) {
     line_->welcomed = true;
-    for (const Frame& waiting : std::exchange(line_->waiting, {})) line_->connection->send(waiting);
+    // A send that fails loses the line before it returns, and maybe begins another one.
+    const auto connection = line_->connection;
+    for (const Frame& waiting : std::exchange(line_->waiting, {})) connection->send(waiting);
     return;
   }
   if (is<CollectedMessage>(frame)) return answered(frame.id, true);
