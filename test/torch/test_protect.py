@@ -62,6 +62,10 @@ def small():
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
 
 
+def sharded_here():
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 7)
+
+
 class Turning(nn.Module):
     def __init__(self, turned):
         super().__init__()
@@ -505,6 +509,37 @@ class RefusedTest(unittest.TestCase):
         sampler = pawl.ElasticSampler(data, 2, rank=0, world=1)
         with self.assertRaisesRegex(pawl.Refused, "2 workers"):
             next(iter(torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=2)))
+
+
+class RootTest(unittest.TestCase):
+    def setUp(self):
+        from pawl import sharded
+        if not sharded_here():
+            self.skipTest("FSDP2 can't compute on CPUs with this PyTorch")
+        self.sharded = sharded
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        self.addCleanup(torch.distributed.destroy_process_group)
+
+    def made(self):
+        from torch.distributed.fsdp import fully_shard
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        fully_shard(model[0], mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def after_forward(self, model):
+        model(torch.ones(1, 2)).sum().backward()
+        return self.sharded.switches(self.sharded.modules_in(model))["after_forward"]
+
+    def test_one_that_first_ran_in_a_lost_step_is_as_on_a_newcomer(self):
+        survivor, newcomer = self.made(), self.made()
+        modules = self.sharded.modules_in(survivor)
+        saved = self.sharded.switches(modules)
+        self.after_forward(survivor)
+        self.sharded.reset(modules)
+        self.sharded.put_switches_back(modules, saved)
+        self.sharded.put_switches_back(self.sharded.modules_in(newcomer), saved)
+        self.assertEqual(self.after_forward(survivor), self.after_forward(newcomer))
 
 
 class ZeroTest(unittest.TestCase):
