@@ -1,6 +1,7 @@
 #include "job/layout/extent.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/text.h"
 
@@ -45,15 +46,43 @@ bool covers(std::span<const Extent> extents, std::span<const Extent> others) {
 }
 
 std::uint32_t least_cover(std::span<const Extent> extents) {
-  std::vector<std::uint64_t> begins{0};
-  for (const Extent& extent : extents) begins.insert(begins.end(), {extent.begin, extent.end});
-  std::uint32_t least = static_cast<std::uint32_t>(extents.size());
-  for (const std::uint64_t at : begins) {  // a byte with the fewest lies where one of them begins or has ended
-    if (at == kStreamEnd) continue;
-    const auto holds = [at](const Extent& extent) { return extent.begin <= at && at < extent.end; };
-    least = std::min(least, static_cast<std::uint32_t>(std::ranges::count_if(extents, holds)));
+  std::vector<std::uint64_t> begins, ends;
+  for (const Extent& extent : extents) {
+    if (extent.is_empty()) continue;
+    begins.push_back(extent.begin);
+    ends.push_back(extent.end);
+  }
+  std::ranges::sort(begins);
+  std::ranges::sort(ends);
+  auto least = static_cast<std::uint32_t>(begins.size());
+  // A byte with the fewest is the first, or lies where one of them has ended.
+  std::size_t begun = 0;
+  std::size_t ended = 0;
+  for (std::uint64_t at = 0; at != kStreamEnd; at = ended < ends.size() ? ends[ended] : kStreamEnd) {
+    while (begun < begins.size() && begins[begun] <= at) ++begun;
+    while (ended < ends.size() && ends[ended] <= at) ++ended;
+    least = std::min(least, static_cast<std::uint32_t>(begun - ended));
   }
   return least;
+}
+
+bool ExtentUnion::add(Extent extent) {
+  if (extent.is_empty()) return false;
+  auto next = ends_.upper_bound(extent.begin);
+  if (next != ends_.begin()) {
+    const auto before = std::prev(next);
+    if (before->second >= extent.end) return false;
+    if (before->second >= extent.begin) {
+      extent.begin = before->first;
+      next = ends_.erase(before);
+    }
+  }
+  while (next != ends_.end() && next->first <= extent.end) {
+    extent.end = std::max(extent.end, next->second);
+    next = ends_.erase(next);
+  }
+  ends_.emplace(extent.begin, extent.end);
+  return true;
 }
 
 std::string to_text(std::span<const Extent> extents) {

@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,8 +35,18 @@ using Extents = std::vector<Extent>;
 // What is missing of the whole stream, joined. Empty: nothing is.
 [[nodiscard]] Extents holes_in(std::span<const Extent> extents);
 [[nodiscard]] bool covers(std::span<const Extent> extents, std::span<const Extent> others);
-// In how many of them a byte of the stream lies, of the byte that lies in the fewest. Cost: O(n^2).
+// In how many of them a byte of the stream lies, of the byte that lies in the fewest. Cost: O(n log n).
 [[nodiscard]] std::uint32_t least_cover(std::span<const Extent> extents);
+
+// Extents that are added one by one, joined at each moment.
+class ExtentUnion {
+ public:
+  // False: all of it was there. Cost: O(log n), besides what it joins.
+  bool add(Extent extent);
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> ends_;  // by begin; no two of them touch
+};
 
 // "bytes 0-4095, 8192-": for people.
 [[nodiscard]] std::string to_text(std::span<const Extent> extents);

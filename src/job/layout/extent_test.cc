@@ -59,6 +59,17 @@ TEST_F(RandomExtents, AreWhatTheyAreByteByByte) {
     EXPECT_EQ(covers(some, others), all_in_some);
     EXPECT_EQ(least_cover(some), *std::ranges::min_element(in_some));
     ++seen[std::min(least_cover(some), 2u)];
+    ExtentUnion all;
+    Counts in_all{};
+    for (const Extent& extent : some) {
+      const Counts fresh = counts_of({extent});
+      bool adds = false;
+      for (std::size_t byte = 0; byte < kBytes; ++byte) {
+        adds = adds || (fresh[byte] > 0 && in_all[byte] == 0);
+        in_all[byte] += fresh[byte];
+      }
+      EXPECT_EQ(all.add(extent), adds);
+    }
     if (some.size() == 1 && others.size() == 1) {
       EXPECT_EQ(some[0].overlaps(others[0]), left != joined);
     }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "base/text.h"
 #include "job/recovery/lineage.h"
@@ -71,8 +73,12 @@ bool part_is_nearer(const Part& a, const Part& b) {
 }
 
 // Only such can fill one slot together.
+using Together = std::pair<Generation, std::uint64_t>;  // the slot's generation and its layout's digest
+Together together_of(const InventoryItem& item) {
+  return {item.slot_generation, item.layout_digest};
+}
 bool belong_together(const InventoryItem& a, const InventoryItem& b) {
-  return a.slot_generation == b.slot_generation && a.layout_digest == b.layout_digest;
+  return together_of(a) == together_of(b);
 }
 
 struct StepSources {
@@ -91,14 +97,12 @@ Part part_at(const PlanInput& input, NodeLife at, const InventoryItem& item, Ext
 
 // The nearest of those that have the whole stream together; none: no such do.
 std::optional<Candidate> nearest_together(Parts parts) {
-  std::ranges::sort(parts, part_is_nearer);
-  for (const Part& nearest : parts) {
-    Extents together;
-    for (const Part& part : parts)
-      if (belong_together(*part.at.item, *nearest.at.item)) together.push_back(part.extent);
-    if (holes_in(together).empty()) return nearest.at;
-  }
-  return std::nullopt;
+  std::map<Together, Extents> together;
+  for (const Part& part : parts) together[together_of(*part.at.item)].push_back(part.extent);
+  std::erase_if(together, [](const auto& each) { return !holes_in(each.second).empty(); });
+  std::erase_if(parts, [&](const Part& part) { return !together.contains(together_of(*part.at.item)); });
+  const auto nearest = std::ranges::min_element(parts, part_is_nearer);
+  return nearest != parts.end() ? std::optional(nearest->at) : std::nullopt;
 }
 
 void join_parts(StepSources& step) {
@@ -158,6 +162,13 @@ Promised promised_copies(const PlanInput& input) {
   return promised;
 }
 
+// One that reaches to the stream's end counts as more than any that does not.
+std::uint64_t bytes_of(const Extents& joined) {
+  std::uint64_t bytes = 0;
+  for (const Extent& extent : joined) bytes += extent.end - extent.begin;
+  return bytes;
+}
+
 // Of the promised copies what is not there; index as in Promised::at.
 struct Lacks {
   std::vector<bool> all;                // nothing of it is there
@@ -174,12 +185,23 @@ void for_promised(const Promised& promised, NodeLife at, const InventoryItem& it
     if (promised.at[i] == at) use(i);
 }
 
+// What is missing of a copy of which these parts are there: nothing can be read from two slots together, so of the fuller
+// one; of two alike of the later one, as every node does.
+Extents least_holes(const std::map<Together, Extents>& parts) {
+  std::optional<Extents> least;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    Extents holes = holes_in(part->second);
+    if (!least || bytes_of(holes) < bytes_of(*least)) least = std::move(holes);
+  }
+  return least.value_or(Extents{{}});
+}
+
 // Of the promised copies that did not die with their node, what is not there at `step`.
 Lacks lacking(const PlanInput& input, const Promised& promised, Step step) {
   Lacks lacks;
   for (const NodeLife& life : promised.at) lacks.all.push_back(!contains(input.evicted, life));
   if (promised.at.empty()) return lacks;
-  std::map<std::size_t, Extents> parts;
+  std::map<std::size_t, std::map<Together, Extents>> parts;
   for (const Inventory& inventory : input.inventories)
     for (const InventoryItem& item : inventory.items) {
       if (item.step != step) continue;
@@ -188,14 +210,14 @@ Lacks lacking(const PlanInput& input, const Promised& promised, Step step) {
           if (part.is_whole())
             lacks.all[i] = false;
           else
-            parts[i].push_back(part);
+            parts[i][together_of(item)].push_back(part);
         });
       });
     }
   for (const auto& [i, there] : parts) {
     if (!lacks.all[i]) continue;  // whole besides, or evicted
     lacks.all[i] = false;
-    if (Extents holes = holes_in(there); !holes.empty()) lacks.some[i] = std::move(holes);
+    if (Extents holes = least_holes(there); !holes.empty()) lacks.some[i] = std::move(holes);
   }
   return lacks;
 }
@@ -388,15 +410,10 @@ Source source_at(const Candidate& candidate, Extent extent) {
 // Sorted parts that have the whole stream, and may be more than a state can name: those that are needed, then the nearest.
 void keep_what_is_needed(Parts& parts) {
   if (parts.size() <= kSourcesMax) return;
-  Extents had;
-  const auto is_needed = [&had](const Part& part) {
-    if (covers(had, {&part.extent, 1})) return false;
-    had.push_back(part.extent);
-    return true;
-  };
+  ExtentUnion had;
   Parts kept;
   Parts others;
-  for (const Part& part : parts) (is_needed(part) ? kept : others).push_back(part);
+  for (const Part& part : parts) (had.add(part.extent) ? kept : others).push_back(part);
   for (std::size_t i = 0; i < others.size() && kept.size() < kSourcesMax; ++i) kept.push_back(others[i]);
   std::ranges::sort(kept, part_is_nearer);
   parts = std::move(kept);

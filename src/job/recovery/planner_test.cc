@@ -399,6 +399,47 @@ TEST_F(Planner, APartOfACopyIsKeptBetterThanNothingOfIt) {
   EXPECT_EQ(plan().resume, Step(40)) << "it lacks all";
 }
 
+// Two slots of one arena may have the same step, of two generations; one slot is filled from neither half alone.
+TEST_F(Planner, PartsOfTwoSlotsAreNoWholeCopy) {
+  seal_own_41();
+  seal_replica_41();
+  lineage.push_back({Generation(2), Step(40)});
+  for (Inventory& inventory : inventories)
+    for (InventoryItem& one : inventory.items)
+      if (one.step == Step(41)) one.slot_generation = Generation(2);
+  InventoryItem& first = at(0).items[1];
+  first.extent = {0, 8192};
+  InventoryItem second = first;
+  second.slot_generation = Generation(2);
+  second.extent = {8192, kStreamEnd};
+  at(0).items[3].extent = {8192, kStreamEnd};
+  at(0).items.push_back(second);
+  EXPECT_EQ(plan().resume, Step(41)) << "it lacks what the committed one lacks";
+  at(0).items[3].extent = {4096, kStreamEnd};
+  EXPECT_EQ(plan().resume, Step(41)) << "it lacks less";
+  at(0).items[3].extent = {0, 8192};
+  EXPECT_EQ(plan().resume, Step(40)) << "it lacks what the later slot of the committed one has";
+}
+
+// Looked through pair by pair this took minutes.
+TEST_F(Planner, ThousandsOfPartsOfOneSeatAreJoinedAsFewAre) {
+  lose(2);
+  constexpr std::uint64_t kParts = 20'000;
+  at(0).items[1].extent = {0, 1};
+  for (std::uint64_t i = 1; i < kParts; ++i) {
+    InventoryItem part = item(2, kReplica, 40);
+    part.extent = {i * 100 - 99, i + 1 == kParts ? kStreamEnd : i * 100 + 1};
+    if (i % 2 == 0) part.slot_generation = Generation(1);
+    at(i % 2).items.push_back(part);
+    part.layout_digest = 77;  // and as many that belong to none of them
+    if (i > 1) at(i % 2).items.push_back(part);
+  }
+  EXPECT_EQ(plan().resume, Step(40));
+  at(1).items.pop_back();
+  at(1).items.pop_back();
+  EXPECT_EQ(plan().resume, Step(0));
+}
+
 TEST_F(Planner, AnotherLayoutIsMentionedAndTheOwnCopyPreferred) {
   at(0).items[1].layout_digest = 8;  // replica of seat 2
   const Plan p = plan();
