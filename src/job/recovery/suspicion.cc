@@ -52,9 +52,15 @@ bool is_orphaned_to(const JobState& state, const Registrations& registrations, N
          });
 }
 
-// Of `count` positions, whether one of the kSpreadWitnesses that lie evenly over all is at this one; of a small job each is.
+// Of `count` positions, whether one of the kSpreadWitnesses is at this one: one in each of as many equal parts, anywhere in it,
+// since positions at equal distances may be those of one rack. Of a small job each is one.
 bool is_spread_witness(std::uint64_t position, std::uint64_t count) {
-  return count <= kSpreadWitnesses || position * kSpreadWitnesses % count < kSpreadWitnesses;
+  if (count <= kSpreadWitnesses) return true;
+  const std::uint64_t part = position * kSpreadWitnesses / count;
+  const auto begin_of = [count](std::uint64_t one) { return (one * count + kSpreadWitnesses - 1) / kSpreadWitnesses; };
+  const std::uint64_t begin = begin_of(part);
+  const std::uint64_t anywhere = (part + 1) * 0x9e3779b97f4a7c15u >> 32;
+  return position == begin + anywhere % (begin_of(part + 1) - begin);
 }
 
 // When this node last heard of it or, if that is later, began to listen.

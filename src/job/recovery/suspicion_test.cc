@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "job/recovery/members.h"
 
@@ -110,6 +111,21 @@ TEST_F(Suspect, ManyHearNothingOfASilentRootAndAsManySayItAsOfASmallOne) {
     EXPECT_NEAR(static_cast<double>(lower), static_cast<double>(accusations.size()) / 2, 1) << "from everywhere";
     for (std::uint32_t node = 1; node < members; ++node) convicting += convicted(seen_by(node, {0}), deadlines).size();
     EXPECT_EQ(convicting, accusations.size());
+  }
+}
+
+// Nodes may be numbered through racks in turn: then those at equal distances are in one.
+TEST_F(Suspect, TheRootsWitnessesLieInManyRacksHoweverNodesAreNumbered) {
+  const std::uint32_t members = 1024;
+  begin(members);
+  std::vector<std::uint32_t> accusers;
+  for (std::uint32_t node = 1; node < members; ++node)
+    if (!accused(node, {0}).empty()) accusers.push_back(node);
+  EXPECT_GE(accusers.size(), 16u);
+  for (const std::uint32_t racks : {8u, 16u, 32u, 64u}) {
+    std::map<std::uint32_t, std::size_t> in_rack;
+    for (const std::uint32_t node : accusers) ++in_rack[node % racks];
+    for (const auto& [rack, count] : in_rack) EXPECT_LT(count, accusers.size() / 2) << racks << " racks";
   }
 }
 
