@@ -53,6 +53,7 @@ void RendezvousServer::send(std::uint64_t id, const Wait& wait) {
 }
 
 void RendezvousServer::tick() {
+  drop_expired();
   const Duration now = clock_.now();
   if (hooks_.is_root() || hooks_.reaches_root() || !hooks_.send_by_another) {
     by_another_ = false;
@@ -126,9 +127,18 @@ bool RendezvousServer::is_complete(std::uint64_t id, Wait& wait) {
   return false;
 }
 
-std::uint64_t RendezvousServer::wait(RendezvousRequest request, OnAnswer on_answer, bool passed) {
+// Who asked waits no more; but whoever carries its answer still counts it among those that do.
+void RendezvousServer::drop_expired() {
   const Duration now = clock_.now();
-  while (!by_end_.empty() && by_end_.begin()->first < now) (void)take(waits_.find(by_end_.begin()->second));
+  std::vector<Wait> expired;
+  while (!by_end_.empty() && by_end_.begin()->first < now)
+    expired.push_back(take(waits_.find(by_end_.begin()->second)));
+  for (const Wait& wait : expired) wait.on_answer({false, {}, "nobody waits for it any longer"});
+}
+
+std::uint64_t RendezvousServer::wait(RendezvousRequest request, OnAnswer on_answer, bool passed) {
+  drop_expired();
+  const Duration now = clock_.now();
   // One that is asked again is the same: its trainer waits for one answer, by whichever way it comes.
   const std::tuple asked(request.client, request.number, std::uint64_t{0});
   const auto is_again = [&](const auto& earlier) {

@@ -73,6 +73,7 @@ class RendezvousServer {
   void serve(RendezvousRequest request, OnAnswer on_answer);
   void answer_waiting(const std::string& key);
   std::uint64_t wait(RendezvousRequest request, OnAnswer on_answer, bool passed = false);
+  void drop_expired();
   Wait take(Waits::iterator found);
   [[nodiscard]] bool is_complete(std::uint64_t id, Wait& wait);
   [[nodiscard]] std::size_t first_missing(const std::vector<std::string>& keys) const;  // their number: none is

@@ -219,6 +219,12 @@ TEST_F(Rendezvous, WhatNobodyWaitsForAnyLongerIsDropped) {
   clock.sleep(200ms);
   server.ask(asks(RendezvousOp::get, "b"), into(answers));
   EXPECT_EQ(server.waiting_count(), 1u);
+  EXPECT_EQ(answers.size(), 1u) << "so that its trainer does not count as one that waits";
+  server.ask(request, into(answers));
+  clock.sleep(200ms);
+  server.tick();
+  EXPECT_EQ(server.waiting_count(), 1u);
+  EXPECT_EQ(answers.size(), 2u);
 }
 
 TEST_F(Rendezvous, AnEarlyRequestIsTakenUpWhenItsGenerationIsEntered) {

@@ -330,7 +330,11 @@ void Seats::on_rendezvous(TrainerProcess& trainer, const Frame& frame) {
   const JobMirror& mirror = parts_.context.mirror;
   if (!mirror.has_state() || !trainer.seat || trainer.shared.page == nullptr)
     return refuse("the store is for who has a seat");
-  if (asked.generation != mirror.generation()) return;  // it is over: the trainer will see that in its page
+  if (asked.generation != mirror.generation()) {
+    // It is over: the trainer will see that in its page, and waits no more.
+    trainer.line.rendezvous_waiting.erase(id);
+    return;
+  }
   asked.request.client = trainer.shared.page->nonce.load();
   asked.request.number = id;
   parts_.rendezvous.ask(std::move(asked.request), [this, index = trainer.index, id](const RendezvousAnswer& answer) {

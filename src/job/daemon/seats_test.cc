@@ -393,6 +393,14 @@ TEST_F(TwoSeats, ABadSlotThatIsNoneIsNoFault) {
   EXPECT_FALSE(first.process().line.waits_for(MessageKind::restore_bad));  // it gets no answer
 }
 
+// Else the trainer would be one that waits for others as long as this generation lasts, and never one that hangs.
+TEST_F(TwoSeats, ARequestOfAGenerationThatIsOverIsForgotten) {
+  node.state.generation = Generation(2);
+  node.run_in(JobPhase::running);
+  ask(first, RendezvousMessage{Generation(1), {.op = RendezvousOp::get, .key = "k"}});
+  EXPECT_FALSE(first.process().line.waits());
+}
+
 TEST_F(TwoSeats, WhatIsNoRequestIsForgotten) {
   ask(first, DetachMessage{});
   EXPECT_FALSE(first.process().line.waits());
