@@ -39,7 +39,8 @@ Cluster::Cluster(const ClusterOptions& chosen)
   spec.start_ms = 30000;
   spec.test_hooks = options.gate_off;
   spec.gate_off = options.gate_off;
-  if (options.bad_collectors) bad_collectors_ = std::make_unique<BadCollectors>(scheduler, options.seed);
+  if (options.bad_collectors)
+    bad_collectors_ = std::make_unique<BadCollectors>(scheduler, options.seed, options.collectors_die);
   control.before_put = [this](Process& client, const std::string& key, std::string& value) {
     return bad_collectors_ != nullptr && key.starts_with(job::JobKeys(job).all_reports())
                ? bad_collectors_->strike(client, key, value)

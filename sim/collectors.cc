@@ -26,8 +26,9 @@ PutFault BadCollectors::strike(Process& client, const std::string& key, std::str
     return PutFault::none;
   }
   const bool kills = trouble == Trouble::dies_before || trouble == Trouble::dies_after;
-  if (kills && scheduler_.now() < no_death_before_) trouble = Trouble::never;
-  if (kills) no_death_before_ = scheduler_.now() + kBetweenDeaths;
+  if (kills && (!may_die_ || scheduler_.now() < no_death_before_)) trouble = Trouble::never;
+  if (trouble == Trouble::dies_before || trouble == Trouble::dies_after)
+    no_death_before_ = scheduler_.now() + kBetweenDeaths;
   log_warn("sim_bad_collector", "client", client.name, "key", key, "what", kNames[static_cast<std::size_t>(trouble)]);
   std::vector<std::string> reports;
   for (const std::string_view report : job::split_reports(value)) reports.emplace_back(report);

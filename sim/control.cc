@@ -167,7 +167,7 @@ class ModelControl final : public job::Control {
     const PutFault fault =
         server_.before_put ? server_.before_put(client_, request.key(), *request.mutable_value()) : PutFault::none;
     if (fault == PutFault::dies_before) die();
-    if (fault == PutFault::late) machines_.scheduler().sleep(machines_.scheduler().between(100ms, 2500ms));
+    if (fault == PutFault::late) machines_.scheduler().sleep(machines_.scheduler().between(100ms, 1200ms));
     if (fault == PutFault::never) return server_.keys.revision();
     PAWL_TRY(done(server_.keys.put(request, &response, &log_), "put"));
     told(request.key(), request.value());

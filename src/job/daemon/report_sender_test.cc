@@ -128,7 +128,7 @@ TEST_F(Sender, WhoWasAcknowledgedAndSeesNothingComeOfItPutsItsReportToo) {
   pass(1333ms - 1ms);  // it is the third of six
   EXPECT_EQ(puts(), 0u);
   pass(2ms);
-  EXPECT_EQ(puts(), 1u);
+  ASSERT_EQ(puts(), 1u);
   loop.run([&] { node.control.puts[0].then(Error{Code::unreachable, "away"}); });
   pass(250ms);
   EXPECT_EQ(puts(), 2u);
