@@ -42,6 +42,7 @@ struct ClusterOptions {
   bool nothing_else = false;                        // is done to it: then no step may be done again
   std::size_t state_rows_max = job::kMovedRowsMax;  // of a state (job_state.h): few, as in a large job
   std::uint32_t report_group_size = job::kReportGroupSize;  // likewise
+  job::FetchSizes fetch_sizes;
   bool collectors_die = true;   // where they are bad
   bool bad_collectors = false;  // some of what a collector puts goes wrong (collectors.h)
 };

@@ -81,6 +81,7 @@ ClusterOptions draw_options(std::uint64_t seed) {
   const std::uint64_t groups = (seed * 0xbf58476d1ce4e5b9ull) >> 60;  // of reports; in half of the jobs one for all
   if (groups < 8) options.report_group_size = 2 + groups % 2;
   options.bad_collectors = groups < 4;
+  if ((seed * 0x94d049bb133111ebull) >> 63 == 0) options.fetch_sizes = {0, kBucketBytes};  // by several streams
   options.ring_exchange = options.members > 3 && (seed * 0xd1342543de82ef95ull) >> 63 == 0;
   return options;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "job/daemon/replication.h"
 #include "job/membership/job_state.h"
 #include "job/recovery/report_groups.h"
 
@@ -23,6 +24,7 @@ struct DaemonOptions {
   std::uint32_t seats_per_node = 1;
   std::size_t state_rows_max = kMovedRowsMax;          // of write_state (job_state.h); a simulation's jobs are small
   std::uint32_t report_group_size = kReportGroupSize;  // positions whose reports one node collects; likewise
+  FetchSizes fetch_sizes;                              // likewise
   int keeper_fd = 3;
   int listen_fd = 4;
   int local_fd = 5;

@@ -83,14 +83,14 @@ std::optional<BucketsBadMessage> wrong_in(const Slot& slot, BucketRange range) {
 }
 
 // How many streams a slot of so many bytes is worth.
-std::size_t streams_for(std::uint64_t bytes) {
-  return bytes > kOneStreamBytesMax ? kFetchStreamsMax : 1;
+std::size_t streams_for(std::uint64_t bytes, const FetchSizes& sizes) {
+  return bytes > sizes.one_stream_bytes_max ? kFetchStreamsMax : 1;
 }
 
-FetchRanges ranges_of(const ArenaSpec& spec, const std::vector<FetchFromPlace>& sources) {
+FetchRanges ranges_of(const ArenaSpec& spec, const std::vector<FetchFromPlace>& sources, const FetchSizes& sizes) {
   std::vector<Extents> offers;
   for (const FetchFromPlace& place : sources) offers.push_back({place.source.extent});
-  const std::uint64_t most = std::max<std::uint64_t>(kRangeBytes / spec.bucket_bytes, 1);
+  const std::uint64_t most = std::max<std::uint64_t>(sizes.range_bytes / spec.bucket_bytes, 1);
   return {{.bucket_count = Arena::bucket_count(spec),
            .bucket_bytes = spec.bucket_bytes,
            .range_max = static_cast<std::uint32_t>(most)},
@@ -230,8 +230,8 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
       break;
     case Code::full:
     case Code::io:
-      if (lane > 0 && !only) return false;  // then with fewer streams
-      if (has_failed_for_long()) finish(error);
+      // Of several streams only one gives the fetch up for that: the others come back when there may be more again.
+      if ((lane == 0 || only) && has_failed_for_long()) finish(error);
       pause = kFailedPause;
       break;
     case Code::not_found:
@@ -392,14 +392,15 @@ Status Fetch::open_slot(Stream& stream, std::size_t source) {
   if (!opened) return Error{Code::broken, "the slot to fill is live: nothing may be restored into it"};
   {
     std::lock_guard lock(mutex_);
-    FetchRanges ranges = ranges_of(spec, options_.sources);
+    FetchRanges ranges = ranges_of(spec, options_.sources, options_.context.fetch_sizes);
     for (std::size_t i = 0; i < places_.size(); ++i)
       if (places_[i].failed) ranges.withdraw(i, {});
     filling_.emplace(Filling{std::move(arena), slot, begin.shape, std::move(ranges)});
   }
   if (options_.on_filling) options_.on_filling();
   finish_if_lost();
-  for (std::size_t lane = 1; lane < streams_for(begin.shape.payload_bytes); ++lane) start_lane();
+  for (std::size_t lane = 1; lane < streams_for(begin.shape.payload_bytes, options_.context.fetch_sizes); ++lane)
+    start_lane();
   return {};
 }
 
@@ -541,13 +542,22 @@ Status FetchServer::refuse(const Error& why) {
 Status FetchServer::answer(const FetchMessage& asked) {
   const ArenaKind kind = asked.from == FetchFrom::own ? ArenaKind::own : ArenaKind::replica;
   const bool same = arena_ && arena_->arena.spec().kind == kind && arena_->arena.spec().seat == asked.seat;
-  if (!same) arena_ = options_.find(kind, asked.seat);
+  if (!same) {
+    arena_ = options_.find(kind, asked.seat);
+    verified_.reset();
+  }
   Slot slot;
   std::uint32_t index = 0;
   if (!arena_ || !find_sealed(arena_->arena, asked.slot_generation, asked.step, slot, index))
     return refuse({Code::not_found, text("no sealed slot of seat ", asked.seat, " step ", asked.step)});
-  if (const Status found = slot.verify_header(); !found)
-    return refuse({found.error().code, "where it lies: " + found.error().what});
+  // Its table is checked once, and again where something came wrong: what a fetch reads is frozen.
+  const SlotWord word{asked.slot_generation, asked.step};
+  if (asked.prove || verified_ != word) {
+    verified_.reset();
+    if (const Status found = slot.verify_header(); !found)
+      return refuse({found.error().code, "where it lies: " + found.error().what});
+    verified_ = word;
+  }
   const BucketRange range{asked.first_bucket, asked.bucket_count};
   if (std::uint64_t{range.first} + range.count > slot.buckets().size())
     return Error{Code::corrupt,

@@ -27,9 +27,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint64_t kOneStreamBytesMax = std::uint64_t{32} << 20;  // of a slot: more are fetched by several
 inline constexpr std::size_t kFetchStreamsMax = 4;
-inline constexpr std::uint64_t kRangeBytes = std::uint64_t{8} << 20;  // taken at once
 inline constexpr std::size_t kStruckRangesMax = 4;  // of a source that has more wrong ones all is struck out
 
 struct FetchFromPlace {
@@ -160,7 +158,8 @@ class FetchServer : public std::enable_shared_from_this<FetchServer> {
   [[nodiscard]] Status refuse(const Error& why);
   Options options_;
   std::unique_ptr<Stream> stream_;
-  ArenaHandle arena_;  // of what was asked for last
+  ArenaHandle arena_;                 // of what was asked for last
+  std::optional<SlotWord> verified_;  // of that arena: the slot whose table was right
 };
 
 // The slot to restore (generation, step) into, without losing one that a further recovery may need: the very slot if it

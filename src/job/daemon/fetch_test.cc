@@ -299,6 +299,16 @@ TEST_F(Fetches, TooLittleMemoryForLongIsThisNodesFailure) {
   EXPECT_EQ(outcome.error().code, Code::full);
 }
 
+TEST_F(Fetches, StreamsForWhichThereWasNoDescriptorComeBack) {
+  streams.context.fetch_sizes = {0, 4096};
+  start();
+  PeerEnd source = welcome();
+  streams.world.network.refuse_next(3, Code::io);  // all but the one that is here
+  say_slot_begin(source, kSlotGeneration, kStep, kSeat);
+  EXPECT_TRUE(eventually([&] { return streams.world.network.asked().size() >= 7; }));
+  EXPECT_EQ(done, 0);
+}
+
 TEST_F(Fetches, AnAddressThatIsNoneEndsIt) {
   FetchFromPlace nowhere = at(7);
   nowhere.address = "nowhere";
@@ -414,7 +424,7 @@ TEST_F(Fetches, OneOfAnotherLayoutIsPassedOver) {
 // A slot for which several streams are worth while; its sources are the shipped ones.
 class ManyStreams : public Fetches {
  protected:
-  static constexpr std::uint64_t kBytes = kOneStreamBytesMax + (std::uint64_t{5} << 20) + 100;
+  static constexpr std::uint64_t kBytes = FetchSizes{}.one_stream_bytes_max + (std::uint64_t{5} << 20) + 100;
   static ArenaSpec spec_of_many(ArenaKind kind) {
     ArenaSpec spec = test_arena(kind, kSeat);
     spec.payload_bytes = spec.stable_bytes = kBytes;
@@ -636,6 +646,20 @@ TEST_F(Serves, NotTheReplicaWhereTheOwnArenaIsAskedFor) {
 TEST_F(Serves, NoSlotWhoseTableIsDamaged) {
   capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
   arena->arena.slot(0).buckets()[1].crc32c ^= 1;
+  ask();
+  EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing);
+}
+
+// It grows with the slot, and a slot is asked for in many ranges.
+TEST_F(Serves, ATableIsCheckedOnceAndAgainWhereItHasToProveIt) {
+  capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
+  ask();
+  EXPECT_EQ(asker.next<SlotBeginMessage>().step, kStep);
+  arena->arena.slot(0).buckets()[1].crc32c ^= 1;
+  ask();
+  EXPECT_EQ(asker.next<SlotBeginMessage>().step, kStep);
+  ask(FetchFrom::replica, true, {1, 1});
+  EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing);
   ask();
   EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing);
 }

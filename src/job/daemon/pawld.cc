@@ -168,6 +168,7 @@ void Pawld::joined(const Listing& listing) {
   const JobSpec& spec = context_.mirror.spec();
   context_.deadlines = derive_deadlines(std::chrono::milliseconds(spec.deadline_ms));
   parts_->streams.set_gate_off(spec.gate_off && spec.test_hooks);
+  parts_->streams.set_fetch_sizes(options_.fetch_sizes);
   start_neighbours();
   ready_ = true;
   take(listing);

@@ -37,6 +37,12 @@ class Workers {
 };
 
 // What streams share with the daemon. Outlives every stream.
+// A simulation's slots are small.
+struct FetchSizes {
+  std::uint64_t one_stream_bytes_max = std::uint64_t{32} << 20;  // of a slot: more are fetched by several
+  std::uint64_t range_bytes = std::uint64_t{8} << 20;            // taken at once
+};
+
 struct StreamContext {
   const Environment* environment = nullptr;
   Workers* workers = nullptr;
@@ -44,6 +50,7 @@ struct StreamContext {
   Counter* bytes_sent = nullptr;
   Counter* bytes_received = nullptr;
   bool gate_off = false;  // test only
+  FetchSizes fetch_sizes;
   // A hold of the drill: returns when released or when `ended` turns true.
   std::function<void(const char* phase, const std::atomic<bool>& ended)> hold;
 };

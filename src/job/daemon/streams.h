@@ -30,6 +30,7 @@ class Streams {
           const std::atomic<std::uint64_t>& progress_bits, Hooks hooks);
 
   void set_gate_off(bool off) { stream_.gate_off = off; }
+  void set_fetch_sizes(const FetchSizes& sizes) { stream_.fetch_sizes = sizes; }
   void start();            // of the seats here whose streams are missing, or are of an arena that was replaced
   void end();              // all of the generation
   void notice(Seat seat);  // its trainer has written something new

@@ -155,7 +155,7 @@ class TestNetwork : public Network {
     asked_.push_back(address);
     if (refusals_ > 0) {
       --refusals_;
-      return Error{Code::unreachable, "connect: nobody listens (ECONNREFUSED)"};
+      return Error{refusal_, "connect: nobody listens (ECONNREFUSED)"};
     }
     auto [ours, theirs] = connected_pair();
     waiting_.push_back(std::move(theirs));
@@ -168,9 +168,10 @@ class TestNetwork : public Network {
   Result<std::unique_ptr<Poller>> make_poller() override { return real_network().make_poller(); }
   Result<std::unique_ptr<SharedEvent>> make_event() override { return real_network().make_event(); }
 
-  void refuse_next(int count) {
+  void refuse_next(int count, Code code = Code::unreachable) {
     std::lock_guard lock(mutex_);
     refusals_ = count;
+    refusal_ = code;
   }
   // The oldest connection that has not been accepted yet; waits for one.
   PeerEnd accept() {
@@ -196,6 +197,7 @@ class TestNetwork : public Network {
   std::vector<Address> asked_;
   std::deque<Fd> waiting_;
   int refusals_ = 0;
+  Code refusal_ = Code::unreachable;
 };
 
 // Threads, counted: a test outlives what runs in them.
