@@ -194,7 +194,7 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
     if (options.drain && seed % 4 == 0) faults.clear();
     if (options.drain)  // who has seats was drawn without the drain: together with another loss it may be one too many
       std::erase_if(faults, [](const InjectedFault& f) { return f.type == FaultType::kill_trainer && f.more > 5s; });
-    // A pawld that dies when its trainer has just told it of a bad source knows nothing of that in its next life.
+    // The simulated trainer tells of a bad source once, where libpawl repeats it: a pawld that dies then does not know.
     options.collectors_die =
         std::ranges::none_of(faults, [](const InjectedFault& fault) { return fault.type == FaultType::flip_bits; });
     options.nothing_else = faults.empty();
