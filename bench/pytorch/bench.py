@@ -3,15 +3,17 @@
 All train the GPT of examples/gpt on four seats. Rounds take turns, ratios are formed within a round, and what is given
 is their median with the 10th and the 90th of a hundred.
   kills   from the kill to the next step done on every seat: pawl with a spare against torchrun that restarts from
-          torch.save
-  steps   a step with pawl, with torch.save and with dcp.async_save each step, against plain PyTorch
+          torch.save, or from dcp.save where weights are cut over the ranks (--parallel); with --cold also pawl with a
+          spare that has not rehearsed
+  steps   a step with pawl, with torch.save or dcp.save and with dcp.async_save each step, against plain PyTorch
   groups  a step over the managed group against one over gloo
   watching  what it costs to watch the script (watching.py)
-Each of the first three where the cores are free for most of a step, as with a device (--device-ms), and where
-all trainers compute. Prints Markdown tables, or JSON with `-o json`. Warns where other work on the machine makes
-the figures doubtful.
+Each of the first three (the first two by each --parallel) where the cores are free for most of a step, as with a device
+(--device-ms), and where all trainers compute. Prints Markdown tables, or JSON with `-o json`. Warns where other work on
+the machine makes the figures doubtful.
 """
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -46,6 +48,9 @@ def parse():
     parser.add_argument("--steps", type=int, default=70, help="of a run whose steps are timed")
     parser.add_argument("--device-ms", type=int, default=150, help="of the steps whose cores are free")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="one section; may be given again")
+    parser.add_argument("--parallel", choices=trainers.PARALLEL, action="append",
+                        help="how kills and steps spread the GPT; may be given again; default: ddp-zero1")
+    parser.add_argument("--cold", action="store_true", help="kills: also with a spare that has not rehearsed")
     parser.add_argument("--cores", choices=("free", "busy", "both"), default="both", help="free: with --device-ms only")
     parser.add_argument("--monitor-interval", type=float, default=0.01,
                         help="torchrun's, in seconds; its default is 0.1")
@@ -63,6 +68,7 @@ def parse():
             parser.error(f"--{name} must be at least 1")
     if options.steps < 2 * steps.FIRST_STEPS:
         parser.error(f"--steps must be at least {2 * steps.FIRST_STEPS}: the first {steps.FIRST_STEPS} are left out")
+    options.parallel = options.parallel or trainers.PARALLEL[:1]
     options.size = [word for name in ("batch", "width", "layers")
                     for word in ("--" + name, str(getattr(options, name)))]
     return options
@@ -73,13 +79,14 @@ def measure(options, gpt, folder):
     load, told = Load(), {"sections": {}, "versions": versions(gpt),
                           "options": {name: value for name, value in vars(options).items() if name != "size"}}
     devices = {"free": [options.device_ms], "busy": [0], "both": [options.device_ms, 0]}[options.cores]
-    run = {"kills": lambda device_ms: kills.bench_kills(options, gpt, folder, device_ms, load),
-           "steps": lambda device_ms: steps.bench_steps(options, gpt, folder, device_ms, load),
-           "groups": lambda device_ms: group_steps.bench_groups(options, gpt, device_ms, load),
-           "watching": lambda _: watching.bench_watching(options, gpt, load)}
+    run = {"kills": lambda parallel, device_ms: kills.bench_kills(options, gpt, folder, parallel, device_ms, load),
+           "steps": lambda parallel, device_ms: steps.bench_steps(options, gpt, folder, parallel, device_ms, load),
+           "groups": lambda _, device_ms: group_steps.bench_groups(options, gpt, device_ms, load),
+           "watching": lambda *_: watching.bench_watching(options, gpt, load)}
     for section in options.only or SECTIONS:
-        for device_ms in devices[:1] if section == "watching" else devices:
-            told["sections"].setdefault(section, []).append(run[section](device_ms))
+        ways = options.parallel if section in ("kills", "steps") else options.parallel[:1]
+        for parallel, device_ms in itertools.product(ways, devices[:1] if section == "watching" else devices):
+            told["sections"].setdefault(section, []).append(run[section](parallel, device_ms))
             load.quiet()
             told["machine"] = load.told()
             told["warnings"] = load.warnings() + [warning for each in told["sections"].get("steps", [])

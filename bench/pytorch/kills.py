@@ -1,4 +1,5 @@
-"""From the kill to the next step done on every seat: pawl with a spare, against torchrun restarting from torch.save.
+"""From the kill to the next step done on every seat: pawl with a spare, against torchrun restarting from torch.save, or
+from dcp.save where weights are cut over the ranks; beside them, if asked for, pawl with a spare that parks cold.
 
 Both train the same GPT with the same flags on this machine. Against pawl a stranger kills a whole node: keeper, daemon
 and trainer. torchrun has it easier: only one trainer dies, its agent lives and has nothing to agree on with other
@@ -26,6 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 1_000_000       # nobody gets there
 STEPS_BEFORE_A_KILL = 12
 PAWL_PARTS = verdict.PARTS
+SAVES = {"torch": "torch.save", "dcp-sync": "dcp.save"}
 TORCHRUN_PARTS = ("notice, end the others, start anew", "import, make groups", "build, load, first step")
 TIMEOUT_S = 300.0
 
@@ -34,10 +36,10 @@ class Failed(Exception):
     """A round did not do what it should have; the text says what it said."""
 
 
-def bench_kills(options, gpt, folder, device_ms, load):
+def bench_kills(options, gpt, folder, parallel, device_ms, load):
     """Rounds of kills; the answer as numbers."""
-    flags = [*options.size, "--steps", str(STEPS), "--device-ms", str(device_ms)]
-    runs = {"pawl": pawl_round, "torchrun": torchrun_round}
+    flags = [*options.size, "--steps", str(STEPS), "--device-ms", str(device_ms), "--parallel", parallel]
+    runs = {"pawl": pawl_round, "torchrun": torchrun_round} | ({"cold": cold_round} if options.cold else {})
     told, ratios = {name: [] for name in runs}, []
     for index in range(options.rounds):
         load.quiet()
@@ -50,9 +52,11 @@ def bench_kills(options, gpt, folder, device_ms, load):
             told[name] += kills
         medians = {name: statistics.median(kill["total_ms"] for kill in kills) for name, kills in found.items()}
         ratios.append(medians["torchrun"] / medians["pawl"])
-        print(f"kills, {device_ms} ms of device, round {index + 1}/{options.rounds}: pawl {medians['pawl']:.0f} ms, "
-              f"torchrun {medians['torchrun']:.0f} ms: {ratios[-1]:.1f}x", file=sys.stderr, flush=True)
-    return {"device_ms": device_ms, "monitor_interval_s": options.monitor_interval, "save_every": options.every,
+        print(f"kills, {parallel}, {device_ms} ms of device, round {index + 1}/{options.rounds}: "
+              + ", ".join(f"{name} {median:.0f} ms" for name, median in medians.items())
+              + f": {ratios[-1]:.1f}x", file=sys.stderr, flush=True)
+    return {"parallel": parallel, "device_ms": device_ms, "monitor_interval_s": options.monitor_interval,
+            "save_every": options.every,
             "ratio": figure(ratios), "ratios": ratios, **{name: summary(told[name]) for name in told}}
 
 
@@ -71,9 +75,10 @@ def markdown(told):
     rows = [[f"**{name}**", f"**{text(side['total_ms'], 0)}**", text(side["caught_up_ms"], 0),
              f"{text(side['steps_redone'], 0)}, at most {side['steps_redone_max']}"]
             for name, side in (("pawl, a whole node killed, spare seated", pawl),
-                               (f"torchrun, one trainer killed, polled each {told['monitor_interval_s']} s, torch.save "
-                                f"each {told['save_every']} steps", peer))]
-    lines = [f"### From the kill to the next step done on every seat ({where})", "",
+                               (f"torchrun, one trainer killed, polled each {told['monitor_interval_s']} s, "
+                                f"{SAVES[kind(told['parallel'])]} each {told['save_every']} steps", peer),
+                               ("pawl, the spare had not rehearsed", told.get("cold"))) if side]
+    lines = [f"### From the kill to the next step done on every seat ({told['parallel']}; {where})", "",
              f"torchrun : pawl **{text(told['ratio'])}**, {pawl['total_ms']['count']} and {peer['total_ms']['count']} "
              f"kills.", "",
              *table(["median (10 % .. 90 %)", "next step done, ms", "first step that is new, ms", "steps redone"],
@@ -82,6 +87,11 @@ def markdown(told):
                                                               for part in PAWL_PARTS]),
               *table(["torchrun", ""], [[part, text(peer["parts_ms"][part], 0)] for part in TORCHRUN_PARTS])]
     return lines
+
+
+def kind(parallel):
+    """How torchrun's side saves: saving_train.py's --save."""
+    return "torch" if parallel == "ddp-zero1" else "dcp-sync"
 
 
 # What both have in common -----------------------------------------------------------------------------------------
@@ -109,9 +119,13 @@ def check_redone(run, name, apart=0.0):
 
 # pawl -------------------------------------------------------------------------------------------------------------
 
-def pawl_round(options, gpt, path, flags, seed):
+def cold_round(options, gpt, path, flags, seed):
+    return pawl_round(options, gpt, path, flags, seed, script=os.path.join(HERE, "cold_train.py"))
+
+
+def pawl_round(options, gpt, path, flags, seed, script=None):
     """One job in which nodes are killed one after the other."""
-    command = [gpt.script, *flags, "--seed", str(seed), "--record", os.path.join(path, "record")]
+    command = [script or gpt.script, *flags, "--seed", str(seed), "--record", os.path.join(path, "record")]
     job_flags = ["--standalone", "--nnodes", str(options.nodes), "--spares", "1", "--test-hooks"]
     job = TestedJob(path, f"bench-{secrets.token_hex(3)}", job_flags, command, options.nodes, gpt.environment).start()
     follower = None
@@ -170,7 +184,8 @@ def torchrun_round(options, gpt, path, flags, seed):
     command = [gpt.python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
                "--nproc-per-node", str(options.nodes), "--max-restarts", "1000",
                "--monitor-interval", str(options.monitor_interval), os.path.join(HERE, "saving_train.py"),
-               "--save", "torch", "--every", str(options.every), "--folder", os.path.join(path, "checkpoints"),
+               "--save", kind(flags[flags.index("--parallel") + 1]), "--every", str(options.every),
+               "--folder", os.path.join(path, "checkpoints"),
                *flags, "--seed", str(seed), "--record", os.path.join(path, "record")]
     # Without this torch 2.13 never restarts over gloo: its store lives on, and with it the dead processes' addresses.
     environment = {**os.environ, **gpt.plain_environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -26,25 +26,28 @@ FIRST_STEPS = 10  # left out: first calls, the seal of the layout
 TIMEOUT_S = 300.0
 SAVES = {"torch.save each step, page cache": "torch", "torch.save each step, to the disk": "torch-fsync",
          "dcp.async_save each step": "dcp"}
+SAVES_OF_SHARDS = {"dcp.save each step, page cache": "dcp-sync", "dcp.async_save each step": "dcp"}
 PLAIN, PAWL_NAME = "plain PyTorch", "pawl, each step captured and replicated"
 
 
-def bench_steps(options, gpt, folder, device_ms, load):
-    flags = [*options.size, "--steps", str(options.steps), "--device-ms", str(device_ms), "--seed", str(options.seed)]
-    names = [PLAIN, PAWL_NAME, *SAVES]
+def bench_steps(options, gpt, folder, parallel, device_ms, load):
+    flags = [*options.size, "--steps", str(options.steps), "--device-ms", str(device_ms), "--seed", str(options.seed),
+             "--parallel", parallel]
+    saves = SAVES if parallel == "ddp-zero1" else SAVES_OF_SHARDS
+    names = [PLAIN, PAWL_NAME, *saves]
     found = {name: [] for name in names}
     for index in range(options.rounds):
         load.quiet()
         turn = index % len(names)
         for name in names[turn:] + names[:turn]:
             path = tempfile.mkdtemp(prefix="steps-", dir=folder)
-            found[name].append(one_run(name, options, gpt, path, flags))
+            found[name].append(one_run(name, saves.get(name), options, gpt, path, flags))
             shutil.rmtree(path)
         plain = found[PLAIN][-1]["step_ms"]
-        print(f"steps, {device_ms} ms of device, round {index + 1}/{options.rounds}: plain {plain:.1f} ms; "
+        print(f"steps, {parallel}, {device_ms} ms of device, round {index + 1}/{options.rounds}: plain {plain:.1f} ms; "
               + ", ".join(f"{name} {found[name][-1]['step_ms'] / plain:.3f}x" for name in names[1:]), file=sys.stderr,
               flush=True)
-    told = {"device_ms": device_ms, "steps": options.steps, "rounds": options.rounds, "ways": {}}
+    told = {"parallel": parallel, "device_ms": device_ms, "steps": options.steps, "rounds": options.rounds, "ways": {}}
     for name in names:
         ratios = [run["step_ms"] / plain["step_ms"] for run, plain in zip(found[name], found[PLAIN], strict=False)]
         told["ways"][name] = {"step_ms": figure([run["step_ms"] for run in found[name]]), "ratio": figure(ratios),
@@ -56,8 +59,8 @@ def bench_steps(options, gpt, folder, device_ms, load):
 def warnings(told):
     plain = told["ways"][PLAIN]["step_ms"]
     if plain["p90"] > 1.15 * plain["p10"]:
-        return [f"with {told['device_ms']} ms of device plain PyTorch's own step moved between {plain['p10']:.0f} and "
-                f"{plain['p90']:.0f} ms: what others did on the machine is in these ratios"]
+        return [f"{told['parallel']}, with {told['device_ms']} ms of device: plain PyTorch's own step moved between "
+                f"{plain['p10']:.0f} and {plain['p90']:.0f} ms: what others did on the machine is in these ratios"]
     return []
 
 
@@ -69,8 +72,8 @@ def markdown(told):
         rows.append([name, text(way["step_ms"]), "1" if name == PLAIN else f"**{text(way['ratio'], 3)}**",
                      lost_text(name, way["lost"])])
     columns = ["median (10 % .. 90 %)", "step, ms", "to plain", "finished steps that a death loses"]
-    return [f"### A step, each way to be safe against plain PyTorch ({where}; {told['rounds']} rounds of "
-            f"{told['steps']} steps)", "", *table(columns, rows)]
+    return [f"### A step, each way to be safe against plain PyTorch ({told['parallel']}; {where}; "
+            f"{told['rounds']} rounds of {told['steps']} steps)", "", *table(columns, rows)]
 
 
 def lost(runs):
@@ -86,18 +89,18 @@ def lost_text(name, found):
     return f"{found['mean']:.2f} on average, at most {found['max']}" if found else "see the kills"
 
 
-def one_run(name, options, gpt, path, flags):
-    """{"step_ms", "lost"} of one training."""
+def one_run(name, save, options, gpt, path, flags):
+    """{"step_ms", "lost"} of one training. `save`: saving_train.py's, of one that saves."""
     if name == PAWL_NAME:
         run, nodes = with_pawl(options, gpt, path, flags)
         found = {"fence_wait_ms": [trainer["fence_wait_ms"] for trainer in jobs.seats(nodes).values()
                                    if trainer.get("fence_wait_ms")], "lost": None}
     else:
-        command = [gpt.python, os.path.join(HERE, "saving_train.py"), "--save", SAVES.get(name, ""), "--every", "1",
-                   "--folder", os.path.join(path, "checkpoints")] if name in SAVES else [gpt.python, gpt.script]
+        command = [gpt.python, os.path.join(HERE, "saving_train.py"), "--save", save, "--every", "1",
+                   "--folder", os.path.join(path, "checkpoints")] if save else [gpt.python, gpt.script]
         directory = os.path.join(path, "record")
         run = without_pawl([*command, *flags], directory, options, gpt)
-        found = {"lost": steps_lost(run, directory) if name in SAVES else None}
+        found = {"lost": steps_lost(run, directory) if save else None}
     times = [record.step_times_ms(run, seat)[FIRST_STEPS:] for seat in run.seats()]
     return {"step_ms": statistics.mean(statistics.median(each) for each in times), **found}
 
