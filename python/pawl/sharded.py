@@ -183,8 +183,8 @@ _SWITCHES = ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "grad
              "force_sum_reduction_for_comms", "reduce_scatter_unused_params", "unshard_in_backward")
 
 
-# Of groups for which fully_shard() was given a number as reshard_after_forward: the mesh of so many ranks over which they
-# are cut after a forward pass, which set_reshard_after_forward() can't bring back.
+# Of groups for which fully_shard() was given a number as reshard_after_forward: the mesh of so many ranks over which
+# they are cut after a forward pass, which set_reshard_after_forward() can't bring back.
 _smaller: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -206,7 +206,7 @@ def _put_after_forward_back(state: Any, group: Any, saved: str) -> None:
         return
     if saved == "cut over fewer" and group not in _smaller:
         raise Refused(f"{_name_of(group.fsdp_params[0])} was cut over fewer ranks after each forward pass "
-                      f"(reshard_after_forward=N), and is not in this process: call fully_shard() with it on every rank")
+                      f"(reshard_after_forward=N), and is not in this process: call fully_shard() with N on every rank")
     group.post_forward_mesh_info = {"gathered": None, "sharded": group.mesh_info,
                                     "cut over fewer": _smaller.get(group)}[saved]
 

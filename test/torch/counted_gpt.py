@@ -16,7 +16,8 @@ class Counting(record.Record):
     def step(self, step, loss, batches):
         super().step(step, loss, batches)
         if not record.is_rehearsal(step):
-            mark = {"step": int(step), "pid": os.getpid(), "groups": groups.live_count(), "created": groups.created_count()}
+            mark = {"step": int(step), "pid": os.getpid(), "groups": groups.live_count(),
+                    "created": groups.created_count()}
             with open(os.path.join(self.folder, f"marks.{dist.get_rank()}.jsonl"), "a", encoding="utf-8") as file:
                 file.write(json.dumps(mark) + "\n")
 

@@ -1,5 +1,5 @@
-"""FSDP2 as tutorials show it: a model that is made on the meta device, mixed precision, explicit prefetching, an evaluation
-and a full checkpoint of rank 0 every few steps. What pawl needs was added."""
+"""FSDP2 as tutorials show it: a model that is made on the meta device, mixed precision, explicit prefetching, an
+evaluation and a full checkpoint of rank 0 every few steps. What pawl needs was added."""
 import argparse
 import os
 from dataclasses import dataclass
@@ -37,7 +37,8 @@ class Attention(nn.Module):
 
     def forward(self, x):
         bsz, seq_len, _ = x.shape
-        q, k, v = (w(x).view(bsz, seq_len, self.n_heads, self.head_dim).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        q, k, v = (w(x).view(bsz, seq_len, self.n_heads, self.head_dim).transpose(1, 2)
+                   for w in (self.wq, self.wk, self.wv))
         output = F.scaled_dot_product_attention(q, k, v, None, self.dropout_p if self.training else 0, is_causal=True)
         return self.wo(output.transpose(1, 2).reshape(bsz, seq_len, -1))
 
@@ -51,7 +52,8 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.attention_norm, self.attention = nn.LayerNorm(args.dim), Attention(args)
         self.ffn_norm = nn.LayerNorm(args.dim)
-        self.feed_forward = nn.Sequential(nn.Linear(args.dim, 4 * args.dim), nn.GELU(), nn.Linear(4 * args.dim, args.dim))
+        self.feed_forward = nn.Sequential(nn.Linear(args.dim, 4 * args.dim), nn.GELU(),
+                                          nn.Linear(4 * args.dim, args.dim))
         self.resid_dropout = nn.Dropout(args.dropout_p)
 
     def forward(self, x):

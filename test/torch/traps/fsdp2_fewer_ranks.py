@@ -1,5 +1,5 @@
-"""Blocks of FSDP2 are cut over two of four ranks after a forward pass, until a step in which they are to be cut over all
-from then on, or gathered, which the script says when its backward is done."""
+"""Blocks of FSDP2 are cut over two of four ranks after a forward pass, until a step in which they are to be cut over
+all from then on, or gathered, which the script says when its backward is done."""
 import torch
 import trap
 from torch import nn
@@ -11,7 +11,8 @@ torch.set_num_threads(1)
 job = pawl.init()
 torch.manual_seed(1)
 inputs, labels = trap.data()
-model = nn.Sequential(nn.Linear(trap.FEATURES, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, trap.CLASSES))
+model = nn.Sequential(nn.Linear(trap.FEATURES, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(),
+                      nn.Linear(12, trap.CLASSES))
 for layer in model[::2]:
     fully_shard(layer, reshard_after_forward=2)
 fully_shard(model, reshard_after_forward=2)
