@@ -31,6 +31,7 @@ from pawl.volatile_state import load_random, save_random
 from pawl.windows import Sentinel
 
 FORMING_POLL_S = 0.02
+COLLECTIONS_MAX = 4
 STOPPED = "pawl: the rehearsal was stopped before it touched: "  # in $PAWL_REHEARSAL_LOG, before a path
 
 
@@ -232,7 +233,9 @@ def _end_loopback() -> None:
     compiling.forget()
     cut_modules.forget()
     groups.set_loopback(False)
-    gc.collect()
+    for _ in range(COLLECTIONS_MAX):  # what a graph of torch's held, unseen by Python, comes in the next one
+        if gc.collect() == 0:
+            break
 
 
 @contextlib.contextmanager
