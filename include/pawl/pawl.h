@@ -36,7 +36,8 @@
  *                           for a later step, so that a large state is still protected in some steps. At first a whole
  *                           deadline is left. "strict": every fence waits until the copy is done, however long.
  *   PAWL_COPY_THREADS       Threads that copy state. 1 to 64. Default: as many as windows need, at most a quarter of the
- *                           cores and 8, at least 1. More: shorter copies where memory bandwidth is free, fewer cores for training.
+ *                           cores and 8, at least 1. More: shorter copies where memory bandwidth is free, fewer
+ *                           cores for training.
  *   PAWL_COMPARED_WINDOWS   How many windows are compared with the state that they were copied from and found right, and
  *                           are sealed only at their fence: the first ones, and again after one that was written. 0 to
  *                           4294967295, default 8. Of other windows one bucket is looked at. More: finds programs that write stable state in an open window, also if they
