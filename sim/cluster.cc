@@ -34,6 +34,8 @@ Cluster::Cluster(const ClusterOptions& chosen)
   spec.seats_per_node = options.seats_per_node;
   spec.spare_count = options.spares;
   spec.replica_count = options.replicas;
+  spec.domains = options.domains.empty() ? "" : "file:sim";
+  spec.fewer_domains = options.fewer_domains;
   spec.deadline_ms = options.deadline_ms;
   spec.hang_ms = static_cast<std::uint64_t>(kHang / 1ms);
   spec.start_ms = 30000;
@@ -191,7 +193,11 @@ bool Cluster::trains_without_link(std::uint32_t a, std::uint32_t b) const {
   const std::uint32_t first = position(a), second = position(b);
   if (first == options.members || second == options.members) return false;
   const std::uint32_t apart = first > second ? first - second : second - first;
-  return std::min(apart, options.members - apart) > options.replicas;
+  const job::Ring now = ring();
+  const auto holds_of = [&now](std::uint32_t holder, std::uint32_t owner) {
+    return std::ranges::count(now.holders_at(owner), holder) > 0;
+  };
+  return std::min(apart, options.members - apart) > 1 && !holds_of(first, second) && !holds_of(second, first);
 }
 
 void Cluster::trainer_ended(Generation generation) {

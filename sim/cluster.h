@@ -17,6 +17,7 @@
 #include "job/daemon/node_keeper.h"
 #include "job/daemon/pawld.h"
 #include "job/membership/job_state.h"
+#include "job/recovery/members.h"
 #include "job/snapshot/arena.h"
 #include "machine.h"
 #include "told_waits.h"
@@ -40,6 +41,8 @@ struct ClusterOptions {
   bool ring_exchange = false;                       // gradients go from each seat to the next one; else between any two
   bool drain = false;                               // an operator drains a node, too
   bool nothing_else = false;                        // is done to it: then no step may be done again
+  std::vector<std::string> domains = {};            // failure domains of the machines; empty: each is one
+  bool fewer_domains = false;                       // copies may share one
   std::size_t state_rows_max = job::kMovedRowsMax;  // of a state (job_state.h): few, as in a large job
   std::uint32_t report_group_size = job::kReportGroupSize;  // likewise
   job::FetchSizes fetch_sizes;
@@ -139,6 +142,9 @@ class Cluster {
   [[nodiscard]] bool trains_without_link(std::uint32_t a, std::uint32_t b) const;
   [[nodiscard]] std::uint32_t world() const { return options.members * options.seats_per_node; }
   [[nodiscard]] bool is_over() const { return over_; }
+  // The ring of the members as they are now, and whether no copies share a failure domain. Only if there is a state.
+  [[nodiscard]] job::Ring ring() const { return job::ring_of(state_->seats, options.replicas); }
+  [[nodiscard]] bool keeps_domains_apart() const { return job::shared_domains(state_->seats, ring()).empty(); }
   // What an operator's command writes. `value`: nullptr erases the key.
   void order(const std::string& key, const std::string* value);
   void end_soon() { may_end_ = true; }  // trainers agree on a last step from now on

@@ -105,10 +105,10 @@ class Drainer : public std::enable_shared_from_this<Drainer> {
     kills_ward_ = false;
     const std::vector<job::Member>& seats = cluster_.state()->seats;
     const auto mine = std::ranges::find(seats, leaving_, &job::Member::life);
-    const std::size_t each = cluster_.options.seats_per_node;
-    const std::size_t position = static_cast<std::size_t>(mine - seats.begin()) / each;
-    const std::size_t before = (position + cluster_.options.members - 1) % cluster_.options.members;
-    const std::uint32_t ward = seats[before * each].life.node.value;
+    const job::Ring ring = cluster_.ring();
+    const auto wards = ring.wards_of(ring.position_of(Seat(static_cast<std::uint32_t>(mine - seats.begin()))));
+    if (wards.empty()) return;  // a node of a large failure domain may hold nobody's
+    const std::uint32_t ward = seats[wards.front().value].life.node.value;
     log_warn("sim_drain_ward_dies", "node", ward);
     cluster_.may_be_evicted_until[ward] = Duration::max();
     cluster_.nodes[ward]->kill(0ms, false);
@@ -183,6 +183,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
     Node* node = cluster_.nodes[fault.machine].get();
     if (node == nullptr) return;  // it has not begun
     blame_without_pawld();
+    if (takes_its_domain_along(fault)) return strike_domain(fault);
     switch (fault.type) {
       case FaultType::kill_trainer:
         if (fault.more > kGivenUpAfter) blame(fault.machine, fault.more);  // it does not die: its node is given up
@@ -327,6 +328,22 @@ class Injector : public std::enable_shared_from_this<Injector> {
         if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node))
           machines.kill(*trainer, "killed by SIGKILL");
         break;
+    }
+  }
+
+  // A rack loses its power: all nodes in it at once, which is as bad as one, while no copies share a domain.
+  bool takes_its_domain_along(const InjectedFault& fault) const {
+    return fault.type == FaultType::kill_node && fault.turns % 4 != 3 && !cluster_.options.domains.empty() &&
+           cluster_.state() && !cluster_.state()->seats.empty() && cluster_.keeps_domains_apart();
+  }
+  void strike_domain(InjectedFault fault) {
+    const std::vector<std::string>& domains = cluster_.options.domains;
+    const std::string& dying = domains[fault.machine];
+    log_warn("sim_domain_dies", "domain", dying);
+    fault.turns = 3;  // this machine alone
+    for (std::uint32_t i = 0; i < domains.size(); ++i) {
+      fault.machine = i;
+      if (domains[i] == dying) strike(fault);
     }
   }
 

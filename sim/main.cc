@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,6 +63,22 @@ void print_line(LogLevel, std::string_view line) {
                static_cast<int>(line.size()), line.data());
 }
 
+// In a share of the seeds machines stand in racks, of which a fault may take one.
+void draw_domains(ClusterOptions& options) {
+  std::mt19937_64 random(options.seed * 0xff51afd7ed558ccdull + 3);
+  if (random() % 3 != 0) return;
+  const std::uint64_t racks = 2 + random() % 3;
+  const bool scattered = random() % 2 == 0;
+  const std::uint32_t machines = options.members + options.spares;
+  std::set<std::string> of_members;
+  for (std::uint32_t machine = 0; machine < machines; ++machine) {
+    const std::uint64_t rack = scattered ? random() % racks : machine % racks;
+    options.domains.push_back(text("rack", rack));
+    if (machine < options.members) of_members.insert(options.domains.back());
+  }
+  options.fewer_domains = of_members.size() <= options.replicas;
+}
+
 ClusterOptions draw_options(std::uint64_t seed) {
   std::mt19937_64 random(seed * 0x2545f4914f6cdd1dull + 5);
   const auto one_in = [&](std::uint64_t n) { return random() % n == 0; };
@@ -83,6 +100,7 @@ ClusterOptions draw_options(std::uint64_t seed) {
   options.bad_collectors = groups < 4;
   if ((seed * 0x94d049bb133111ebull) >> 63 == 0) options.fetch_sizes = {0, kBucketBytes};  // by several streams
   options.ring_exchange = options.members > 3 && (seed * 0xd1342543de82ef95ull) >> 63 == 0;
+  draw_domains(options);
   return options;
 }
 
@@ -97,6 +115,7 @@ ClusterOptions large(ClusterOptions options, std::uint32_t nodes) {
   options.ring_exchange = nodes > 3;
   options.state_rows_max = job::kMovedRowsMax;
   options.report_group_size = job::kReportGroupSize;
+  options.domains.clear();
   return options;
 }
 

@@ -154,6 +154,7 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   options.job = cluster_.job;
   options.address = address_;
   options.lifeline = lifeline_;
+  if (!cluster_.options.domains.empty()) options.domain = cluster_.options.domains[machine];
   options.seats_per_node = cluster_.options.seats_per_node;
   options.state_rows_max = cluster_.options.state_rows_max;
   options.report_group_size = cluster_.options.report_group_size;

@@ -16,6 +16,16 @@ constexpr std::uint32_t machines(std::initializer_list<std::uint32_t> all) {
   return mask;
 }
 
+// Two racks: the first half of the members in one, the others in the other; each spare in one by turns.
+ClusterOptions in_racks(std::uint32_t members, std::uint32_t spares) {
+  ClusterOptions options;
+  options.members = members;
+  options.spares = spares;
+  for (std::uint32_t machine = 0; machine < members + spares; ++machine)
+    options.domains.emplace_back((machine < members ? machine < members / 2 : machine % 2 == 0) ? "rack0" : "rack1");
+  return options;
+}
+
 ClusterOptions cluster(std::uint32_t members, std::uint32_t spares) {
   ClusterOptions options;
   options.members = members;
@@ -191,6 +201,10 @@ std::span<const Scenario> scenarios() {
          return options;
        }(),
        {when_well(kill_node, machines({3}), 400s), later(2ms, cut_control, 4, 300s), later(200s, must_run, 0)}},
+      {"rack-lost",
+       "a rack dies, half of the members, with one copy of each seat: each of them has its copy in the other rack",
+       in_racks(4, 4),
+       {when_well(kill_node, machines({1}), 40s), later(20s, must_be_well, 0)}},
   };
   return *all;
 }

@@ -116,6 +116,15 @@ void add_run(CLI::App& app, Everything& all) {
                       "copies of each seat's state in other nodes' memory, at most one less than the nodes that train; "
                       "default: 1, or 0 if one node trains")
           ->check(whole_number);
+  run->add_option("--redundancy", o.redundancy,
+                  "how state is kept in other nodes' memory: copies:K is the same as --replicas K; auto is the default")
+      ->excludes(replicas);
+  run->add_option(
+      "--domains", o.domains,
+      "file with the failure domain of each node, one line each: NODES DOMAIN, such as \"0-3 rack1\"; or env: "
+      "each node's PAWL_DOMAIN; or slurm: its switch. Copies lie in other domains than what they protect");
+  run->add_flag(both("--fewer-domains"), o.fewer_domains,
+                "let copies share a failure domain if there are too few domains, instead of refusing to begin");
   run->add_option("--deadline-ms", o.deadline_ms,
                   "a lost node is noticed within this time; all other deadlines follow from it")
       ->check(whole_number)
@@ -199,6 +208,7 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
   keeper->add_option("--nproc-per-node", k.seats_per_node)->required();
   keeper->add_option("--deadline-ms", k.deadline_ms)->capture_default_str();
   keeper->add_option("--log-dir", k.log_dir);
+  keeper->add_option("--domain", k.domain);
   keeper->add_option("--tee", k.tee);
   keeper->add_option("--tee-fd", k.tee_fd);
   keeper->add_option("--netns-fd", k.netns_fd);
@@ -218,6 +228,7 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
   daemon->add_option("--control", d.control)->required();
   daemon->add_option("--address", d.address, "HOST:PORT of the inherited socket")->required();
   daemon->add_option("--lifeline", d.lifeline, "HOST:PORT of the keeper's own, for lifelines");
+  daemon->add_option("--domain", d.domain, "the node's failure domain");
   daemon->add_option("--run-dir", d.run_dir, "the job's directory")->required();
   daemon->add_option("--keeper-fd", d.keeper_fd)->required();
   daemon->add_option("--listen-fd", d.listen_fd)->required();

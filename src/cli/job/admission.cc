@@ -16,6 +16,10 @@ void differ(std::string& out, const char* what, const Value& ours, const Value& 
   out += text(out.empty() ? "" : "; ", what, " is ", theirs, " there and ", ours, " here");
 }
 
+std::string shown(const std::string& domains) {
+  return domains.empty() ? "not given" : domains;
+}
+
 // A keeper that was started again finds its own old registration until the lease ends.
 Status wait_until_unregistered(Control& control, const LaunchPlan& plan) {
   const JobKeys keys(plan.spec.job);
@@ -68,6 +72,8 @@ std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   differ(out, "--nproc-per-node", ours.seats_per_node, theirs.seats_per_node);
   differ(out, "--spares", ours.spare_count, theirs.spare_count);
   differ(out, "--replicas", ours.replica_count, theirs.replica_count);
+  differ(out, "--domains", shown(ours.domains), shown(theirs.domains));
+  differ(out, "--fewer-domains", ours.fewer_domains, theirs.fewer_domains);
   differ(out, "--no-wait", !ours.wait_for_spare, !theirs.wait_for_spare);
   differ(out, "--test-hooks", ours.test_hooks, theirs.test_hooks);
   differ(out, "--gate-off", ours.gate_off, theirs.gate_off);

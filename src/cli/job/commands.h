@@ -25,6 +25,9 @@ struct RunOptions {
   std::string control;
   std::string job;
   std::optional<std::uint32_t> replica_count;  // default: one, or none where a single node trains
+  std::string redundancy;                      // a policy (job/redundancy/protection.h); empty: copies of that number
+  std::string domains;                         // a file, "env" or "slurm"; empty: each node is a failure domain
+  bool fewer_domains = false;                  // copies may share one if there are too few
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
   std::uint64_t start_timeout_s = 600;
@@ -50,7 +53,7 @@ int command_run(const RunOptions& options);
 
 struct KeeperCommandOptions {
   std::uint32_t node = 0;
-  std::string job, control, run_dir, listen, log_dir, daemon_command;
+  std::string job, control, run_dir, listen, log_dir, daemon_command, domain;
   std::uint32_t seats_per_node = 1;
   std::uint64_t deadline_ms = 3000;
   std::uint32_t tee = 0;
@@ -64,7 +67,7 @@ int command_keeper(const KeeperCommandOptions& options);
 struct DaemonCommandOptions {
   std::uint32_t node = 0;
   std::uint64_t incarnation = 0;
-  std::string job, control, address, lifeline, run_dir;
+  std::string job, control, address, lifeline, run_dir, domain;
   int keeper_fd = -1, listen_fd = -1, local_fd = -1, death_fd = -1;
   std::string held;  // NAME:FD,...
   std::uint32_t seats_per_node = 1;

@@ -7,7 +7,9 @@
 #include "cli/job/job_view.h"
 #include "cli/output.h"
 #include "env/clock.h"
+#include "job/recovery/members.h"
 #include "job/recovery/planner.h"
+#include "job/recovery/survival.h"
 
 namespace pawl::job {
 namespace {
@@ -18,6 +20,13 @@ constexpr Duration kLookPause = std::chrono::milliseconds(5);
 struct Case {
   std::vector<NodeId> dead;
   Exposure exposure;
+  std::string domain = {};  // of which these are all members; empty: named by the user, or alone
+};
+
+// How many more may die, and which seats that is due to.
+struct Margin {
+  std::vector<NodeId> dead;  // before; empty: now
+  Survival survival;
 };
 
 std::vector<NodeId> members_of(const JobState& state) {
@@ -33,30 +42,79 @@ std::string names_of(const std::vector<NodeId>& nodes) {
   return names;
 }
 
+// Each domain that has several members, by its first.
+std::vector<Case> cases_of_domains(const JobState& state) {
+  std::vector<Case> cases;
+  for (const Member& member : state.seats) {
+    if (member.domain.empty()) continue;
+    auto found = std::ranges::find(cases, member.domain, &Case::domain);
+    if (found == cases.end()) found = cases.insert(cases.end(), {{}, {}, member.domain});
+    if (!contains(found->dead, member.life.node)) found->dead.push_back(member.life.node);
+  }
+  std::erase_if(cases, [](const Case& one) { return one.dead.size() < 2; });
+  return cases;
+}
+
+std::string sentence_of(const Margin& margin, bool has_domains) {
+  const std::string when = margin.dead.empty() ? "now" : text("after the death of node ", names_of(margin.dead));
+  const char* const one = has_domains ? "failure domain" : "node";
+  if (!margin.survival.whole) return text(when, ": the planned copies no longer have all state");
+  const std::uint32_t count = margin.survival.domains;
+  const std::vector<Seat>& weakest = margin.survival.weakest;
+  const std::vector<Seat> named(
+      weakest.begin(), weakest.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(weakest.size(), 8)));
+  return text(when, ": ",
+              count == 0 ? text("no further ", one, " may be lost")
+                         : text("any ", count, ' ', one, count == 1 ? "" : "s", " may be lost at once"),
+              ", because of seat ", numbers_of(named),
+              weakest.size() > named.size() ? text(" and ", weakest.size() - named.size(), " more") : "");
+}
+
+json document_of(const Margin& margin) {
+  json dead = json::array();
+  for (const NodeId node : margin.dead) dead.push_back(node.value);
+  json weakest = json::array();
+  for (const Seat seat : margin.survival.weakest) weakest.push_back(seat.value);
+  return {{"dead", dead},
+          {"whole", margin.survival.whole},
+          {"may_be_lost", margin.survival.domains},
+          {"weakest_seats", weakest}};
+}
+
 json document_of(const JobView& view, Step committed, const std::vector<Case>& cases,
-                 const std::vector<std::string>& silent) {
+                 const std::vector<Margin>& margins, const std::vector<std::string>& silent) {
   json list = json::array();
   for (const Case& one : cases) {
     json dead = json::array();
     for (const NodeId node : one.dead) dead.push_back(node.value);
     list.push_back({{"dead", dead},
+                    {"domain", one.domain},
                     {"recoverable", one.exposure.recoverable},
                     {"resume", one.exposure.resume.value},
                     {"steps_lost", one.exposure.steps_lost},
                     {"lost", one.exposure.lost}});
   }
-  return {{"job", view.spec.job}, {"committed", committed.value}, {"cases", list}, {"silent", silent}};
+  json survives = json::array();
+  for (const Margin& margin : margins) survives.push_back(document_of(margin));
+  return {{"job", view.spec.job},
+          {"committed", committed.value},
+          {"redundancy", redundancy_document(view)},
+          {"survives", survives},
+          {"cases", list},
+          {"silent", silent}};
 }
 
-std::string table_of(Step committed, const std::vector<Case>& cases, const std::vector<std::string>& silent) {
-  std::string out = text("committed step ", committed, "\n");
+std::string table_of(const JobView& view, Step committed, const std::vector<Case>& cases,
+                     const std::vector<Margin>& margins, const std::vector<std::string>& silent) {
+  std::string out = text("committed step ", committed, ", ", redundancy_line(view), "\n");
+  for (const Margin& margin : margins) out += sentence_of(margin, !view.spec.domains.empty()) + "\n";
   for (const std::string& sentence : silent) out += sentence + "\n";
   std::vector<std::vector<std::string>> rows = {{"IF THESE DIE", "RECOVERABLE", "RESUME", "STEPS LOST", "LOST"}};
   for (const Case& one : cases) {
     std::string lost;
     for (const std::string& shard : one.exposure.lost) lost += text(lost.empty() ? "" : "; ", shard);
-    rows.push_back({text("node ", names_of(one.dead)), one.exposure.recoverable ? "yes" : "NO",
-                    one.exposure.recoverable ? text(one.exposure.resume) : "-",
+    rows.push_back({text(one.domain.empty() ? "" : one.domain + ": ", "node ", names_of(one.dead)),
+                    one.exposure.recoverable ? "yes" : "NO", one.exposure.recoverable ? text(one.exposure.resume) : "-",
                     one.exposure.recoverable ? text(one.exposure.steps_lost) : "all", lost});
   }
   return out + "\n" + table(rows);
@@ -133,16 +191,23 @@ int command_exposure(const ExposureOptions& options) {
     for (const std::uint32_t node : options.dead_nodes) cases.back().dead.emplace_back(node);
   } else {
     for (const NodeId node : members_of(*view->state)) cases.push_back({{node}, {}});
+    for (Case& one : cases_of_domains(*view->state)) cases.push_back(std::move(one));
   }
   bool all_recoverable = true;
   for (Case& one : cases) {
     one.exposure = exposure_if(input, one.dead, committed);
     all_recoverable &= one.exposure.recoverable;
   }
+  const ProtectionPlan plan = plan_of_copies(view->state->seats, view->spec.replica_count);
+  const auto margin_after = [&](const std::vector<NodeId>& dead) {
+    return Margin{dead, survival_if(plan, input, dead, exposure_if(input, dead, committed).resume)};
+  };
+  std::vector<Margin> margins = {margin_after({})};
+  if (!options.dead_nodes.empty()) margins.push_back(margin_after(cases.front().dead));
   if (options.job.json)
-    print(document_of(*view, committed, cases, silent).dump() + "\n");
+    print(document_of(*view, committed, cases, margins, silent).dump() + "\n");
   else
-    print(table_of(committed, cases, silent));
+    print(table_of(*view, committed, cases, margins, silent));
   return all_recoverable ? kExitOk : kExitDegraded;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <thread>
 
 #include "base/text.h"
@@ -10,6 +11,8 @@
 #include "env/network.h"
 #include "job/daemon/orders.h"
 #include "job/recovery/members.h"
+#include "job/recovery/survival.h"
+#include "job/redundancy/protection.h"
 #include "job/transport/messages.h"
 
 namespace pawl::job {
@@ -58,6 +61,7 @@ void add_missing_members(JobView& view) {
     NodeView missing;
     missing.record.life = member.life;
     missing.record.address = member.address;
+    missing.record.domain = member.domain;
     missing.registered = false;
     view.nodes.push_back(std::move(missing));
   }
@@ -162,6 +166,36 @@ Result<JobView> view_job(const JobAccess& access, const char* question) {
   return view;
 }
 
+json redundancy_document(const JobView& view) {
+  ProtectionPolicy policy;
+  policy.losses = view.spec.replica_count;
+  json document = {{"policy", to_text(policy)},
+                   {"domains_from", view.spec.domains},
+                   {"domains", 0},
+                   {"plan", ""},
+                   {"shared", json::array()}};
+  if (!view.state || view.state->seats.empty()) return document;
+  const Ring ring = ring_of(view.state->seats, view.spec.replica_count);
+  char digest[17];
+  std::snprintf(digest, sizeof digest, "%016llx",
+                static_cast<unsigned long long>(plan_of_copies(view.state->seats, view.spec.replica_count).digest));
+  document["domains"] = ring.domain_count();
+  document["plan"] = digest;
+  for (const SharedDomain& shared : shared_domains(view.state->seats, ring))
+    document["shared"].push_back(to_text(shared, ring));
+  return document;
+}
+
+std::string redundancy_line(const JobView& view) {
+  const json document = redundancy_document(view);
+  std::string line = text("redundancy ", string_in(document, "policy"));
+  const std::uint64_t domains = number_in(document, "domains");
+  if (!view.spec.domains.empty() && domains > 0)
+    line += text(" over ", domains, domains == 1 ? " failure domain" : " failure domains");
+  if (const std::string plan = string_in(document, "plan"); !plan.empty()) line += text(", plan ", plan);
+  return line;
+}
+
 json status_document(const JobView& view) {
   json nodes = json::array();
   std::uint64_t committed = view.state ? view.state->committed.value : 0;
@@ -169,6 +203,7 @@ json status_document(const JobView& view) {
     json entry = node.answer.is_object() ? node.answer : json::object();
     entry["node"] = node.record.life.node.value;
     entry["registered"] = node.registered;
+    entry["domain"] = node.record.domain;
     entry["cordoned"] = contains(view.cordoned, node.record.life.node);
     entry["draining"] = contains(view.leaving, node.record.life);
     if (!node.answer.is_object()) {
@@ -189,6 +224,7 @@ json status_document(const JobView& view) {
                    {"leader", nullptr},
                    {"waiting", ""},
                    {"verdict", ""},
+                   {"redundancy", redundancy_document(view)},
                    {"spec", json::parse(to_json(view.spec), nullptr, false)},
                    {"nodes", std::move(nodes)},
                    {"cordoned", json::array()},

@@ -59,6 +59,9 @@ class StateReader {
 
 // All that is known in one document, as `pawl status -o json` prints it.
 [[nodiscard]] json status_document(const JobView& view);
+// How state is kept, and by which plan: as a document, and as a sentence without an end.
+[[nodiscard]] json redundancy_document(const JobView& view);
+[[nodiscard]] std::string redundancy_line(const JobView& view);
 // Why the job is not as safe as it was asked to be; empty: it is.
 [[nodiscard]] std::vector<std::string> degradations(const JobView& view, const json& document);
 

@@ -42,6 +42,7 @@ int command_keeper(const KeeperCommandOptions& options) {
   keeper.run_dir = options.run_dir;
   keeper.listen = std::move(listen).value();
   keeper.seats_per_node = options.seats_per_node;
+  keeper.domain = options.domain;
   const Deadlines deadlines = derive_deadlines(std::chrono::milliseconds(options.deadline_ms));
   keeper.silence = deadlines.silence;
   keeper.lease = deadlines.lease;
@@ -65,6 +66,7 @@ int command_daemon(const DaemonCommandOptions& options) {
   daemon.control = options.control;
   daemon.address = options.address;
   daemon.lifeline = options.lifeline;
+  daemon.domain = options.domain;
   daemon.run_dir = options.run_dir;
   daemon.keeper_fd = options.keeper_fd;
   daemon.listen_fd = options.listen_fd;

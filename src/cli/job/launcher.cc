@@ -181,6 +181,7 @@ Status Launcher::start_keeper(Node& node) {
     options.keep_fds.push_back(node.plan->netns_fd);
   }
   if (!plan_.log_dir.empty()) add("--log-dir", plan_.log_dir);
+  if (!node.plan->domain.empty()) add("--domain", node.plan->domain);
   if (!plan_.daemon_command.empty()) add("--daemon-command", plan_.daemon_command);
   if (plan_.tee != 0) {
     add("--tee", text(plan_.tee));

@@ -17,9 +17,10 @@ namespace pawl::job {
 
 struct NodePlan {
   NodeId node;
-  std::string listen;  // host:port
-  int netns_fd = -1;   // -1: no namespaces
-  std::string link;    // in the fabric
+  std::string listen;       // host:port
+  int netns_fd = -1;        // -1: no namespaces
+  std::string link;         // in the fabric
+  std::string domain = {};  // its failure domain; empty: it is one of its own
 };
 
 struct LaunchPlan {

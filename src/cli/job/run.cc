@@ -16,6 +16,8 @@
 #include "env/network.h"
 #include "job/daemon/keeper_output.h"
 #include "job/recovery/classes.h"
+#include "job/redundancy/failure_domains.h"
+#include "job/redundancy/protection.h"
 
 namespace pawl::job {
 namespace {
@@ -29,7 +31,22 @@ Error usage(std::string sentence) {
 
 // With --nnodes N:M it is N: spares hold nothing before they have a seat.
 std::uint32_t replicas_of(const RunOptions& options) {
+  if (!options.redundancy.empty())
+    if (const auto policy = parse_redundancy(options.redundancy); policy && policy->scheme == RedundancyScheme::copies)
+      return policy->losses;
   return options.replica_count.value_or(std::min(1U, options.node_count - 1));
+}
+
+// What trainers and daemons can do by now. The plan knows more (job/redundancy/protection.h).
+Status check_redundancy(const RunOptions& options) {
+  if (options.redundancy.empty()) return {};
+  const auto policy = parse_redundancy(options.redundancy);
+  if (!policy) return usage(text("--redundancy ", policy.error().what));
+  const bool is_copies = policy->scheme == RedundancyScheme::copies || policy->scheme == RedundancyScheme::automatic;
+  if (is_copies && !policy->cut_own) return {};
+  return usage(text("--redundancy ", options.redundancy, ": ",
+                    is_copies ? "a job does not cut its own copies yet" : "parity is not built yet",
+                    "; use copies:", policy->losses));
 }
 
 Status check_replicas(const RunOptions& options) {
@@ -51,6 +68,7 @@ Status check(const RunOptions& options) {
     return usage(
         text("--nnodes ", options.node_count, ":", *options.node_count_max, ": the greater number comes second"));
   if (options.seats_per_node == 0) return usage("--nproc-per-node 0: a node needs at least one trainer");
+  PAWL_TRY(check_redundancy(options));
   PAWL_TRY(check_replicas(options));
   if (options.deadline_ms < 200 || options.deadline_ms > 600000)
     return usage(text("--deadline-ms ", options.deadline_ms, ": expected 200 to 600000"));
@@ -83,6 +101,7 @@ JobSpec spec_of(const RunOptions& options, const std::string& job, const std::st
   spec.seats_per_node = options.seats_per_node;
   spec.spare_count = spares_of(options);
   spec.replica_count = replicas_of(options);
+  spec.fewer_domains = options.fewer_domains;
   spec.wait_for_spare = !options.no_wait;
   spec.test_hooks = options.test_hooks;
   spec.gate_off = options.gate_off;
@@ -107,6 +126,69 @@ LaunchPlan plan_of(const RunOptions& options, const std::string& job, const std:
   plan.tee = options.tee.value_or(kTeeFirstSeat | kTeeStdout | kTeeStderr);
   plan.daemon_command = options.daemon_command;
   return plan;
+}
+
+Result<DomainTable> read_domains(const std::string& path) {
+  const Result<std::string> file = read_file(path);
+  if (!file) return Error{Code::invalid, file.error().what}.within("--domains");
+  Result<DomainTable> table = parse_domains(*file);
+  if (!table) return std::move(table).error().within(text("--domains ", path));
+  return table;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// Of the node that is started here, by its own environment.
+Result<std::string> domain_here(const std::string& source) {
+  if (source == "slurm")
+    return domain_in_slurm(variable("SLURM_TOPOLOGY_ADDR"), variable("SLURM_TOPOLOGY_ADDR_PATTERN"));
+  std::string name = variable("PAWL_DOMAIN");
+  if (name.empty()) return usage("--domains env: set PAWL_DOMAIN to the name of this node's failure domain");
+  PAWL_TRY(check_domain(name));
+  return name;
+}
+
+// The lowest nodes train, where all are there. Refused here it costs nobody's time; who knows only its own domain learns it
+// when the job forms.
+Status check_domains(const JobSpec& spec, const DomainTable& table) {
+  std::vector<std::string> names;
+  for (std::uint32_t node = 0; node < spec.node_count; ++node) names.push_back(table.at(NodeId(node)));
+  const std::vector<std::uint32_t> numbers = numbers_of_domains(names);
+  const std::uint32_t there = 1 + std::ranges::max(numbers);
+  if (there > spec.replica_count || spec.replica_count == 0 || spec.fewer_domains) return {};
+  return usage(text("--domains: with ", spec.replica_count, spec.replica_count == 1 ? " copy" : " copies",
+                    " each seat's state must lie in ", spec.replica_count + 1, " failure domains, and nodes 0 to ",
+                    spec.node_count - 1, " are in ", there,
+                    ": name more domains, keep fewer copies (--redundancy copies:", there - 1,
+                    "), or accept that copies share a domain (--fewer-domains)"));
+}
+
+// Of the nodes that are started here.
+Status name_domains(const RunOptions& options, LaunchPlan& plan) {
+  if (options.domains.empty()) return {};
+  if (options.domains == "env" || options.domains == "slurm") {
+    if (options.control.empty())
+      return usage(text("--domains ", options.domains,
+                        ": all nodes run on this machine, in one environment; name their domains in a file"));
+    plan.spec.domains = options.domains;
+    PAWL_ASSIGN(plan.nodes.front().domain, domain_here(options.domains));
+    return {};
+  }
+  PAWL_ASSIGN(const DomainTable table, read_domains(options.domains));
+  const std::uint32_t count = plan.spec.node_count + (options.control.empty() ? plan.spec.spare_count : 0);
+  for (std::uint32_t node = 0; node < count; ++node)
+    if (!table.contains(NodeId(node)))
+      return usage(text("--domains ", options.domains, ": node ", node, " is in no line"));
+  for (NodePlan& node : plan.nodes) {
+    const auto found = table.find(node.node);
+    if (found == table.end()) return usage(text("--domains ", options.domains, ": node ", node.node, " is in no line"));
+    node.domain = found->second;
+  }
+  plan.spec.domains = text("file:", digest_of(table));
+  return check_domains(plan.spec, table);
 }
 
 Status store_token(const LaunchPlan& plan) {
@@ -160,6 +242,7 @@ Result<int> run_standalone(const RunOptions& options, std::vector<std::string> t
   const auto prepare = [&]() -> Status {
     PAWL_TRY(store_token(plan));
     PAWL_TRY(place_nodes(options, plan, fabric));
+    PAWL_TRY(name_domains(options, plan));
     PAWL_ASSIGN(plan.endpoints, control_address(plan.namespaces));
     return {};
   };
@@ -222,12 +305,13 @@ Result<int> run_member(const RunOptions& options, std::vector<std::string> train
   PAWL_ASSIGN(const Address checked, Address::parse(listen));
   if (checked.host == "0.0.0.0" || checked.host == "::")
     return usage(text("--listen ", listen, ": use the address at which the other nodes reach this machine"));
-  if (Status fits = check_records_of(plan.spec, listen.size()); !fits)
+  plan.nodes.push_back({NodeId(*options.node_rank), listen, -1, ""});
+  PAWL_TRY(name_domains(options, plan));
+  if (Status fits = check_records_of(plan.spec, listen.size(), plan.nodes.front().domain.size()); !fits)
     return usage(text("--nnodes ", plan.spec.node_count, ": ", fits.error().what));
   PAWL_ASSIGN(plan.directory, make_job_directory(options.job));
   if (Status stored = store_token(plan); !stored) return std::move(stored).error();
   plan.endpoints = plan.own_endpoints = options.control;
-  plan.nodes.push_back({NodeId(*options.node_rank), listen, -1, ""});
   plan.may_join = true;
   plan.restart_dead_nodes = options.restart_dead_nodes.value_or(false);
   return launch(plan);

@@ -20,8 +20,11 @@ std::string name(const json& object, const char* key) {
 }
 
 std::string node_table(const json& document) {
+  // A column more where failure domains are named.
+  const bool has_domains = !string_in(member_of(document, "redundancy"), "domains_from").empty();
   std::vector<std::vector<std::string>> rows = {
       {"NODE", "ROLE", "LEASE", "KEEPER", "PAWLD", "TRAINERS", "ADDRESS", ""}};
+  if (has_domains) rows.front().insert(rows.front().end() - 1, "DOMAIN");
   for (const json& node : array_in(document, "nodes")) {
     std::string trainers;
     for (const json& trainer : array_in(node, "trainers"))
@@ -34,6 +37,7 @@ std::string node_table(const json& document) {
                     answered ? text(fixed(real_in(node, "lease_age_ms"), 0), " ms ago") : "-",
                     number(node, "keeper_pid"), number(node, "pawld_pid"), trainers.empty() ? "-" : trainers,
                     name(node, "address"), string_in(node, "error")});
+    if (has_domains) rows.back().insert(rows.back().end() - 1, name(node, "domain"));
   }
   return table(rows);
 }
@@ -72,6 +76,12 @@ std::string job_lines(const json& document, const std::vector<std::string>& why)
                          number_in(document, "generation"));
   const bool ended = string_in(document, "phase") == "finished" || string_in(document, "phase") == "failed";
   if (!ended) out += text(", protected step ", number_in(document, "committed"));
+  const json& redundancy = member_of(document, "redundancy");
+  if (!ended)
+    out += text(", ", string_in(redundancy, "policy"),
+                string_in(redundancy, "domains_from").empty()
+                    ? ""
+                    : text(" over ", number_in(redundancy, "domains"), " failure domains"));
   if (number_in(document, "resume") > 0) out += text(", last resumed from ", number_in(document, "resume"));
   if (const std::string waiting = string_in(document, "waiting"); !waiting.empty())
     out += text("\nwaiting for ", waiting);

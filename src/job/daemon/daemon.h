@@ -20,6 +20,7 @@ struct DaemonOptions {
   std::string control;   // endpoints
   std::string address;   // host:port of the listening socket, as others reach it
   std::string lifeline;  // host:port of the keeper's own, for lifelines; empty: it has none
+  std::string domain;    // the node's failure domain; empty: it is one of its own
   std::string run_dir;   // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
   std::size_t state_rows_max = kMovedRowsMax;          // of write_state (job_state.h); a simulation's jobs are small

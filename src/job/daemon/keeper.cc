@@ -314,6 +314,7 @@ std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
   add("--control", options_.control);
   add("--address", text(address_));
   if (!lifeline_.empty()) add("--lifeline", lifeline_);
+  if (!options_.domain.empty()) add("--domain", options_.domain);
   add("--run-dir", options_.run_dir);
   add("--keeper-fd", text(kChannelFd));
   add("--listen-fd", text(kListenFd));

@@ -28,6 +28,7 @@ struct KeeperOptions {
   std::string run_dir;  // the job's directory: <run root>/<job>; ours is node-<id> in it
   Address listen;       // port 0: any free one
   std::uint32_t seats_per_node = 1;
+  std::string domain;                                 // handed on to pawld, which registers it
   Duration silence = std::chrono::seconds(1);         // of our own: the others have gone on without us
   Duration daemon_silence = std::chrono::seconds(1);  // of pawld: it is started anew
   Duration lease = std::chrono::seconds(2);           // of the node's registration: where no pawld lives to renew it

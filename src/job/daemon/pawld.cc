@@ -260,6 +260,7 @@ NodeRecord Pawld::node_record() const {
   record.life = context_.self;
   record.address = options_.address;
   record.lifeline = options_.lifeline;
+  record.domain = options_.domain;
   record.local_path = join_path(join_path(options_.run_dir, text("node-", context_.self.node)), "pawld.sock");
   record.keeper_pid = static_cast<std::uint64_t>(context_.environment->processes.parent_pid());
   record.pawld_pid = static_cast<std::uint64_t>(context_.environment->processes.own_pid());

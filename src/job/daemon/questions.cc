@@ -85,6 +85,9 @@ std::vector<std::string> exposures(const NodeContext& context, Seat seat, bool h
   if (running.value > 0 && running == mirror.generation() && !has_arena)
     sentences.push_back(text("seat ", seat, ": nothing is protected yet, its layout is not sealed"));
   if (replica_count == 0) sentences.push_back(text("seat ", seat, ": no replica (--replicas 0)"));
+  const Ring& ring = mirror.ring();
+  for (const SharedDomain& shared : shared_domains_of(mirror.state().seats, ring, ring.position_of(seat)))
+    sentences.push_back(to_text(shared, ring));
   const Step resume = mirror.state().resume;
   if (replica_count > 0 && running.value > 0 && committed <= resume && resume.value > 0)
     sentences.push_back(text("seat ", seat, ": since the recovery no newer step is committed yet"));

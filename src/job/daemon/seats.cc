@@ -272,10 +272,10 @@ Status Seats::check_room(const ArenaSpec& spec) {
   const bool committed = context.mirror.has_state() && context.mirror.state().committed.value > 0;
   if (committed || parts_.memory.bytes() > 0 || has_room_) return {};
   const Ring& ring = context.mirror.ring();
-  Status room =
-      check_memory({Arena::size_bytes(spec), spec.slot_count, ring.seats_per_node_max(), ring.replica_count()},
-                   bytes_for_segments(context.environment->memory.available(), Arena::size_bytes(spec)) +
-                       parts_.memory.ready_bytes());
+  Status room = check_memory({Arena::size_bytes(spec), spec.slot_count, ring.seats_per_node_max(), ring.replica_count(),
+                              ring.wards_per_node_max()},
+                             bytes_for_segments(context.environment->memory.available(), Arena::size_bytes(spec)) +
+                                 parts_.memory.ready_bytes());
   has_room_ = room.has_value();
   return room;
 }

@@ -25,6 +25,7 @@ MemoryPlan SpareMemory::plan() const {
   const JobMirror& mirror = context_.mirror;
   MemoryPlan plan{.seats_per_node = mirror.ring().seats_per_node_max(),
                   .replica_count = mirror.ring().replica_count(),
+                  .wards_per_node = mirror.ring().wards_per_node_max(),
                   .of_spare = true};
   for (const auto& [node, record] : mirror.registrations().nodes)
     plan.arena_bytes = std::max(plan.arena_bytes, record.arena_bytes);

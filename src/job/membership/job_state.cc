@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "job/redundancy/failure_domains.h"
 
 namespace pawl::job {
 namespace {
@@ -60,24 +61,31 @@ void fields(Io& io, Record& r) {
   io("spare_count", r.spare_count), io("replica_count", r.replica_count), io("wait_for_spare", r.wait_for_spare);
   io("test_hooks", r.test_hooks), io("gate_off", r.gate_off), io("deadline_ms", r.deadline_ms);
   io("hang_ms", r.hang_ms), io("start_ms", r.start_ms), io("token_digest", r.token_digest);
+  io.unless_default("domains", r.domains), io.unless_default("fewer_domains", r.fewer_domains);
 }
 template <class Io, Is<NodeRecord> Record>
 void fields(Io& io, Record& r) {
   io("life", r.life), io("address", r.address), io("lifeline", r.lifeline), io("local_path", r.local_path);
   io("keeper_pid", r.keeper_pid);
   io("pawld_pid", r.pawld_pid), io("parked", r.parked), io("healthy", r.healthy), io("unhealthy", r.unhealthy);
-  io("arena_bytes", r.arena_bytes);
+  io("arena_bytes", r.arena_bytes), io.unless_default("domain", r.domain);
 }
 // Rows of a table, as lists without names: neighbouring seats that are alike share one.
 struct TopologyName {
   Generation generation;
   std::uint64_t digest = 0;
 };
+struct RowDomains {
+  std::string node;
+  std::string plan;
+  bool operator==(const RowDomains&) const = default;
+};
 struct SeatRow {  // `seats` seats on one node, in consecutive places there
   NodeLife life;
   std::string address;
   std::uint32_t first_index = 0;
   std::uint32_t seats = 0;
+  RowDomains domains = {};
 };
 struct MovedRow {  // of the seats from `first` on
   Seat first;
@@ -110,6 +118,7 @@ void columns(Io& io, Row& r) {
 template <class Io, Is<SeatRow> Row>
 void columns(Io& io, Row& r) {
   io(r.life.node), io(r.life.incarnation), io(r.address), io(r.first_index), io(r.seats);
+  io.unless_alone(r.domains);
 }
 template <class Io, Is<MovedRow> Row>
 void columns(Io& io, Row& r) {
@@ -203,6 +212,11 @@ struct Writer {
     }
     void unless_whole(Extent extent) {  // the last column
       if (!extent.is_whole()) (*this)(extent);
+    }
+    void unless_alone(const RowDomains& domains) {  // the last one or two: the second where it is another
+      if (domains == RowDomains()) return;
+      (*this)(domains.node);
+      if (domains.plan != domains.node) (*this)(domains.plan);
     }
   };
 
@@ -328,6 +342,15 @@ class Reader {
     void unless_whole(Extent& extent) {
       if (next < source.size()) (*this)(extent);
     }
+    void unless_alone(RowDomains& domains) {
+      if (next == source.size()) return;
+      (*this)(domains.node);
+      domains.plan = domains.node;
+      const bool has_plan = next < source.size();
+      if (has_plan) (*this)(domains.plan);
+      if (has_plan == (domains.plan == domains.node) || domains == RowDomains())
+        reader.fail("failure domains that are not written so");
+    }
   };
   void decode(const json& source, std::string& out) {
     if (const auto* value = source.get_ptr<const json::string_t*>()) {
@@ -440,7 +463,13 @@ void check(Reader& reader, const JobSpec& spec) {
   if (std::uint64_t{spec.node_count} * spec.seats_per_node > kSeatsMax)
     reader.fail(text("node_count: out of range (node_count x seats_per_node is at most ", kSeatsMax, ")"));
 }
-void check(Reader&, const NodeRecord&) {}
+void check(Reader& reader, const NodeRecord& record) {
+  if (record.domain.empty()) return;
+  if (const Status named = check_domain(record.domain); !named) reader.fail(text("domain: ", named.error().what));
+}
+bool are_domains(const RowDomains& domains) {
+  return (domains.node.empty() || check_domain(domains.node)) && (domains.plan.empty() || check_domain(domains.plan));
+}
 // How many seats all rows have. No row is empty, so that one state is written in one way.
 template <class Row>
 std::uint64_t seats_in(Reader& reader, const char* name, const std::vector<Row>& rows) {
@@ -454,7 +483,7 @@ std::uint64_t seats_in(Reader& reader, const char* name, const std::vector<Row>&
 }
 std::uint64_t check(Reader& reader, const std::vector<SeatRow>& rows) {
   for (std::size_t i = 0; i < rows.size(); ++i)
-    if (rows[i].first_index > kSeatsMax || rows[i].address.size() > kAddressBytesMax)
+    if (rows[i].first_index > kSeatsMax || rows[i].address.size() > kAddressBytesMax || !are_domains(rows[i].domains))
       reader.fail(text("seats[", i, "]: out of range"));
   return seats_in(reader, "seats", rows);
 }
@@ -491,7 +520,7 @@ void check_seats(Reader& reader, const JobRecord& record, std::uint64_t seats) {
   for (std::size_t i = 0; i < record.moved.size(); ++i) {
     const SeatRow& row = record.moved[i].row;
     if (row.seats == 0 || std::uint64_t{record.moved[i].first.value} + row.seats > seats ||
-        row.first_index > kSeatsMax || row.address.size() > kAddressBytesMax)
+        row.first_index > kSeatsMax || row.address.size() > kAddressBytesMax || !are_domains(row.domains))
       reader.fail(text("moved[", i, "]: out of range, no such seat"));
   }
 }
@@ -510,7 +539,18 @@ void check(Reader&, const FaultReport&) {}
 
 // Whether the member sits right behind those of the row.
 bool continues(const SeatRow& row, const Member& member) {
-  return row.life == member.life && row.address == member.address && row.first_index + row.seats == member.local_index;
+  return row.life == member.life && row.address == member.address &&
+         row.first_index + row.seats == member.local_index && row.domains.node == member.domain &&
+         row.domains.plan == member.plan_domain;
+}
+
+SeatRow row_of(const Member& member) {
+  return {member.life, member.address, member.local_index, 1, {member.domain, member.plan_domain}};
+}
+
+// The `i`-th of them.
+Member member_of(const SeatRow& row, Seat seat, std::uint32_t i) {
+  return {seat, row.life, row.address, row.first_index + i, row.domains.node, row.domains.plan};
 }
 
 std::vector<SeatRow> rows_of(const std::vector<Member>& seats) {
@@ -519,7 +559,7 @@ std::vector<SeatRow> rows_of(const std::vector<Member>& seats) {
     if (!rows.empty() && continues(rows.back(), member))
       ++rows.back().seats;
     else
-      rows.push_back({member.life, member.address, member.local_index, 1});
+      rows.push_back(row_of(member));
   }
   return rows;
 }
@@ -528,7 +568,7 @@ std::vector<Member> seats_of(const std::vector<SeatRow>& rows) {
   std::vector<Member> seats;
   for (const SeatRow& row : rows)
     for (std::uint32_t i = 0; i < row.seats; ++i)
-      seats.push_back({Seat(static_cast<std::uint32_t>(seats.size())), row.life, row.address, row.first_index + i});
+      seats.push_back(member_of(row, Seat(static_cast<std::uint32_t>(seats.size())), i));
   return seats;
 }
 
@@ -542,7 +582,7 @@ std::vector<MovedRow> moved_since(const std::vector<Member>& before, const std::
     if (next && continues(moved.back().row, member))
       ++moved.back().row.seats;
     else
-      moved.push_back({member.seat, {member.life, member.address, member.local_index, 1}});
+      moved.push_back({member.seat, row_of(member)});
   }
   return moved;
 }
@@ -589,8 +629,7 @@ JobState state_of(JobRecord record, std::vector<Member> seats) {
   state.seats = std::move(seats);
   for (const MovedRow& moved : record.moved)
     for (std::uint32_t i = 0; i < moved.row.seats; ++i)
-      state.seats[moved.first.value + i] = {Seat(moved.first.value + i), moved.row.life, moved.row.address,
-                                            moved.row.first_index + i};
+      state.seats[moved.first.value + i] = member_of(moved.row, Seat(moved.first.value + i), i);
   Seat seat;
   for (const SourceRow& row : record.sources)
     for (std::uint32_t i = 0; i < row.seats; ++i, ++seat.value)
@@ -691,6 +730,11 @@ Topology make_topology(Generation generation, std::vector<Member> seats) {
     mix(member.local_index);
     mix(member.address.size());
     for (const char byte : member.address) mix(static_cast<unsigned char>(byte));
+    for (const std::string* domain : {&member.domain, &member.plan_domain}) {
+      if (member.domain.empty() && member.plan_domain.empty()) break;
+      mix(domain->size());
+      for (const char byte : *domain) mix(static_cast<unsigned char>(byte));
+    }
   }
   return {generation, std::move(seats), digest};
 }
@@ -715,7 +759,7 @@ WrittenState write_state(const JobState& state, const Topology* known, std::size
   written.state = write(record);
   return written;
 }
-Status check_records_of(const JobSpec& spec, std::size_t address_bytes) {
+Status check_records_of(const JobSpec& spec, std::size_t address_bytes, std::size_t domain_bytes) {
   constexpr std::uint32_t kRecordsTried = 1 << 16;  // more are far too many
   TopologyRecord record{Generation(kGenerationMax), {}};
   const std::uint32_t written = std::min(spec.node_count, kRecordsTried);
@@ -723,7 +767,8 @@ Status check_records_of(const JobSpec& spec, std::size_t address_bytes) {
     record.seats.push_back({{NodeId(node), Incarnation(std::numeric_limits<std::int64_t>::max())},
                             std::string(address_bytes, 'x'),
                             0,
-                            spec.seats_per_node});
+                            spec.seats_per_node,
+                            {std::string(domain_bytes, 'x'), std::string(domain_bytes, 'x')}});
   const std::size_t bytes = write(record).size() * spec.node_count / written;
   if (bytes <= kRecordBytesMax) return {};
   const std::size_t each = bytes / spec.node_count + 1;

@@ -34,6 +34,9 @@ struct JobSpec {
   std::uint32_t seats_per_node = 1;
   std::uint32_t spare_count = 0;
   std::uint32_t replica_count = 1;
+  // Who says which nodes die together: nobody (each is alone), "file:" and its digest, "env" or "slurm".
+  std::string domains = {};
+  bool fewer_domains = false;        // consent: copies may share a domain if there are too few
   bool wait_for_spare = true;        // --no-wait: a recovery without a spare stops the job instead of waiting
   bool test_hooks = false;           // drills may hold phases; the gate may be switched off
   bool gate_off = false;             // test only
@@ -62,6 +65,7 @@ struct NodeRecord {
   bool healthy = false;           // passed its health check; only such a node gets seats
   std::uint64_t arena_bytes = 0;  // of the largest arena of a seat of its own; 0: it has none
   std::string unhealthy = {};     // why it is not healthy; empty if it is
+  std::string domain = {};        // its failure domain (job/redundancy/failure_domains.h); empty: it is one of its own
   bool operator==(const NodeRecord&) const = default;
 };
 
@@ -70,6 +74,8 @@ struct Member {  // who sits where
   NodeLife life;
   std::string address;
   std::uint32_t local_index = 0;  // which of the node's trainers
+  std::string domain = {};        // the node's failure domain; empty: it is one of its own
+  std::string plan_domain = {};   // that of the first node here, for which copies were placed: a swap keeps it
   bool operator==(const Member&) const = default;
 };
 
@@ -213,9 +219,10 @@ inline constexpr std::size_t kMovedRowsMax = 8;  // so many nodes' seats a state
 // Fails: `stale` if it names another topology than `known`: read both again; else as parse_job_state.
 [[nodiscard]] Result<JobState> read_state(std::string_view json, const Topology* known);
 
-// Whether such a job can write who sits where, if its nodes' addresses have so many bytes each.
+// Whether such a job can write who sits where, if its nodes' addresses have so many bytes each, and the names of their
+// failure domains.
 // Fails: `full`, with the arithmetic. Cost: linear in the nodes.
-[[nodiscard]] Status check_records_of(const JobSpec& spec, std::size_t address_bytes);
+[[nodiscard]] Status check_records_of(const JobSpec& spec, std::size_t address_bytes, std::size_t domain_bytes = 0);
 
 inline constexpr std::size_t kRecordBytesMax = std::size_t{1} << 20;
 inline constexpr std::uint32_t kSeatsMax = std::uint32_t{1} << 18;  // of a job

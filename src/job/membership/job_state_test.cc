@@ -208,6 +208,68 @@ TEST(JobState, AChangedTopologyIsAnother) {
   for (const Topology& other : wrong) EXPECT_EQ(read_state(written.state, &other).error().code, Code::stale);
 }
 
+// --- Failure domains
+
+// Two nodes of two seats; the second's place was planned for another rack than the one where its spare stands.
+JobState state_in_racks() {
+  JobState state;
+  state.generation = Generation(3);
+  for (std::uint32_t seat = 0; seat < 4; ++seat)
+    state.seats.push_back(
+        {Seat(seat), life(seat / 2, 7), "host", seat % 2, seat < 2 ? "rack1" : "rack3", seat < 2 ? "rack1" : "rack2"});
+  return state;
+}
+
+TEST(JobState, HasTheFailureDomainOfEachNodeAndThatOfThePlan) {
+  const JobState state = state_in_racks();
+  const std::string written = to_json(state);
+  EXPECT_NE(written.find(R"([0,7,"host",0,2,"rack1"],[1,7,"host",0,2,"rack3","rack2"])"), std::string::npos) << written;
+  EXPECT_EQ(*parse_job_state(written), state);
+  JobState half = state;  // a spare of which nothing is said
+  for (Member& member : half.seats) member.domain.clear();
+  EXPECT_EQ(*parse_job_state(to_json(half)), half);
+  const WrittenState named = write_state(state, nullptr, 0);
+  ASSERT_TRUE(named.topology);
+  EXPECT_EQ(*parse_topology(to_json(*named.topology)), *named.topology);
+  for (std::string Member::*domain : {&Member::domain, &Member::plan_domain}) {
+    std::vector<Member> seats = state.seats;
+    seats[3].*domain = "rack4";
+    const Topology other = make_topology(named.topology->generation, seats);
+    EXPECT_EQ(read_state(named.state, &other).error().code, Code::stale);
+    JobState moved = state;
+    moved.seats = seats;
+    const WrittenState again = write_state(moved, &*named.topology, 1);
+    EXPECT_FALSE(again.topology);
+    EXPECT_EQ(*read_state(again.state, &*named.topology), moved);
+  }
+}
+
+TEST(JobState, FailureDomainsThatAreWrittenInAnotherWayAreRefused) {
+  const std::string written = to_json(state_in_racks());
+  const auto refused = [&](std::string_view to, std::string_view why) {
+    expect_corrupt(parse_job_state(replaced(written, R"("rack3","rack2"])", to)), why);
+  };
+  refused(R"("rack3","rack3"])", "failure domains that are not written so");
+  refused(R"("",""])", "failure domains that are not written so");
+  refused(R"(""])", "failure domains that are not written so");
+  refused(R"("rack 3","rack2"])", "seats[1]: out of range");
+  refused(R"("rack3",")" + std::string(65, 'x') + R"("])", "seats[1]: out of range");
+  refused(R"("rack3","rack2",""])", "columns");
+}
+
+TEST(JobState, WithoutFailureDomainsNothingIsWrittenOfThem) {
+  JobSpec spec;
+  EXPECT_EQ(to_json(spec).find("domains"), std::string::npos);
+  spec.domains = "file:12";
+  spec.fewer_domains = true;
+  EXPECT_EQ(*parse_job_spec(to_json(spec)), spec);
+  NodeRecord record = full_record();
+  EXPECT_EQ(to_json(record).find("domain"), std::string::npos);
+  record.domain = "rack/1";
+  EXPECT_EQ(*parse_node_record(to_json(record)), record);
+  expect_corrupt(parse_node_record(replaced(to_json(record), "rack/1", "rack 1")), "domain: failure domain");
+}
+
 TEST(JobState, WhatMovesToNoSeatIsRefused) {
   JobState state = full_state();
   const Topology before = make_topology(Generation(1), state.seats);
@@ -242,6 +304,7 @@ TEST(JobState, TooManyNodesForOneRecordAreNamedWithTheArithmetic) {
     spec.node_count = static_cast<std::uint32_t>(std::stoul(why.substr(at + 12)));
     EXPECT_GT(spec.node_count, address_bytes == 21 ? 15'000u : 3000u);
     EXPECT_TRUE(check_records_of(spec, address_bytes)) << "what the refusal says is possible";
+    EXPECT_FALSE(check_records_of(spec, address_bytes, 8)) << "names of failure domains take room, too";
   }
 }
 

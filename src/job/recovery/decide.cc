@@ -82,6 +82,17 @@ std::uint32_t count_several(JobState& state) {
   return 0;
 }
 
+// Empty: the copies of each seat lie in domains of their own.
+std::string too_few_domains(const JobSpec& spec, const std::vector<Member>& seats) {
+  const Ring ring = ring_of(seats, spec.replica_count);
+  if (ring.domain_count() > ring.replica_count()) return {};
+  return text("cannot form: with ", spec.replica_count, spec.replica_count == 1 ? " copy" : " copies",
+              " each seat's state must lie in ", spec.replica_count + 1, " failure domains, and nodes ",
+              some_numbers_of(lives_of(seats)), " are in ", ring.domain_count(),
+              "; let nodes of other domains train, keep fewer copies (--redundancy copies:", ring.domain_count() - 1,
+              "), or accept that copies share a domain (--fewer-domains)");
+}
+
 }  // namespace
 
 bool can_form(const FormingView& view) {
@@ -103,12 +114,14 @@ Decision decide_forming(const FormingView& view, NodeLife self) {
   for (std::uint32_t node = 0; node < ring.position_count(); ++node) {
     for (std::uint32_t local = 0; local < ring.seats_at(node); ++local) {
       const Seat seat(ring.first_seat(node).value + local);
-      next.seats.push_back({seat, able[node].life, able[node].address, local});
+      next.seats.push_back({seat, able[node].life, able[node].address, local, able[node].domain, able[node].domain});
       next.sources.push_back({seat, SourceKind::nothing, {}, {}, {}});
     }
   }
   next.lineage = {{next.generation, Step(0)}};
   next.plan_digest = digest_of(next.sources, next.resume);
+  if (const std::string why = too_few_domains(spec, next.seats); !why.empty() && !spec.fewer_domains)
+    return StateMove{failed(next, self, why), why};
   return StateMove{next, text("generation 1: formed of nodes ", numbers_of(lives_of(next.seats)))};
 }
 

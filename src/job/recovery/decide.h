@@ -21,7 +21,7 @@
 namespace pawl::job {
 
 // The first generation (1, restoring from step 0): enough healthy nodes with parked trainers. The lowest node ids
-// become members, in order.
+// become members, in order. StateMove to failed if they are in too few failure domains for the copies, without consent.
 struct FormingView {
   JobSpec spec;
   std::vector<NodeRecord> nodes;
@@ -75,7 +75,7 @@ struct QuiescingView {
 };
 // Wait, or StateMove to restoring, or StateMove to failed with the lost shards named (never a guess). A dead node's seats go to a
 // healthy registered node that is no member, was not evicted, is not cordoned and has enough parked trainers (in the order
-// of spares.h).
+// of spares.h; with failure domains first one by which no copies come to share one, else that is said).
 // Which step R is: planner.h. R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who
 // could know, it is refused. R below a known committed step (beyond the policy, or sources struck out) goes on, and
 // `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.

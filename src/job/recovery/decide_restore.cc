@@ -64,6 +64,39 @@ struct Seating {
   std::vector<Seat> unseated;  // no spare for these
 };
 
+void seat_at(std::vector<Member>& all, std::span<const Seat> seats, const NodeRecord& node) {
+  for (const Seat seat : seats) {
+    all[seat.value].life = node.life;
+    all[seat.value].address = node.address;
+    all[seat.value].domain = node.domain;
+  }
+}
+
+// Of those with room: the first that answers and lets no copies share a failure domain, or the fewest; one that does not
+// answer only if none else is left.
+std::vector<NodeRecord>::iterator choose_spare(const QuiescingView& view, std::vector<NodeRecord>& spares,
+                                               const std::vector<Member>& seated, std::span<const Seat> seats) {
+  const auto has_room = [&seats](const NodeRecord& node) { return node.parked >= seats.size(); };
+  auto best = std::find_if(spares.begin(), spares.end(), has_room);
+  if (best == spares.end() || view.spec.domains.empty()) return best;
+  const Ring ring = ring_of(view.state.seats, view.spec.replica_count);
+  const std::uint32_t position = ring.position_of(seats.front());
+  const auto rank = [&](const NodeRecord& node) {
+    std::vector<Member> then = seated;
+    seat_at(then, seats, node);
+    return std::pair(contains(view.silent, node.life), shared_domains_at(then, ring, position).size());
+  };
+  auto best_rank = rank(*best);
+  for (auto other = best + 1; other != spares.end(); ++other) {
+    if (!has_room(*other)) continue;
+    const auto its = rank(*other);
+    if (its >= best_rank) continue;
+    best = other;
+    best_rank = its;
+  }
+  return best;
+}
+
 // All seats of one dead node go to one spare, so that what shared a failure domain still shares just one.
 Seating seat_spares(const QuiescingView& view) {
   Seating seating{view.state.seats, {}, {}};
@@ -72,15 +105,11 @@ Seating seat_spares(const QuiescingView& view) {
   for (const NodeLife& dead : roster.members()) {
     if (roster.is_survivor(dead)) continue;
     const std::vector<Seat> seats = seats_of(view.state, dead);
-    const auto spare = std::find_if(spares.begin(), spares.end(),
-                                    [&seats](const NodeRecord& node) { return node.parked >= seats.size(); });
+    const auto spare = choose_spare(view, spares, seating.seats, seats);
     std::vector<Seat>& list = spare == spares.end() ? seating.unseated : seating.moved;
     list.insert(list.end(), seats.begin(), seats.end());
     if (spare == spares.end()) continue;
-    for (const Seat seat : seats) {
-      seating.seats[seat.value].life = spare->life;
-      seating.seats[seat.value].address = spare->address;
-    }
+    seat_at(seating.seats, seats, *spare);
     spares.erase(spare);
   }
   return seating;
@@ -141,6 +170,17 @@ std::vector<NodeLife> silent_among(const QuiescingView& view, const std::vector<
   return lives;
 }
 
+// What the spares that were taken have made worse.
+std::string shared_sentence(const QuiescingView& view, const JobState& next, const Seating& seating) {
+  if (view.spec.domains.empty() || seating.moved.empty()) return {};
+  const Ring ring = ring_of(next.seats, view.spec.replica_count);
+  std::vector<SharedDomain> before = shared_domains(view.state.seats, ring);
+  std::vector<std::string> sentences;
+  for (const SharedDomain& shared : shared_domains(next.seats, ring))
+    if (!contains(before, shared)) sentences.push_back(to_text(shared, ring));
+  return joined(sentences, "; ");
+}
+
 std::string why_restoring(const QuiescingView& view, const JobState& next, const Plan& plan, const Seating& seating) {
   std::string why = text("generation ", next.generation, ": ");
   why += next.cold ? std::string("every trainer starts anew from step 0, nothing was committed yet")
@@ -148,6 +188,7 @@ std::string why_restoring(const QuiescingView& view, const JobState& next, const
   if (!seating.moved.empty()) why += text("; seat ", numbers_of(seating.moved), " moved to spares");
   if (const std::vector<NodeLife> silent = silent_among(view, next.seats); !silent.empty())
     why += text(" (node ", numbers_of(silent), " does not answer on its data link, and no other is free)");
+  if (const std::string shared = shared_sentence(view, next, seating); !shared.empty()) why += text("; ", shared);
   if (!next.restart.empty() && !next.cold) why += text("; new trainer for seat ", numbers_of(next.restart));
   if (const std::string nodes = numbers_of(evicted_sources(next)); !nodes.empty())
     why += text("; reads from node ", nodes, ", which was evicted and still has the only copies");

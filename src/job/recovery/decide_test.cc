@@ -115,6 +115,27 @@ TEST_F(Forming, OfTwoLivesOfANodeTheLaterCounts) {
   EXPECT_EQ(moved(decide_forming(view, life(0))).seats[0].life, life(0, 9));
 }
 
+TEST_F(Forming, RefusesTooFewFailureDomainsUnlessItIsAccepted) {
+  view.nodes = {record(0, 2), record(1, 2)};
+  for (NodeRecord& node : view.nodes) node.domain = "rack1";
+  view.spec.domains = "env";
+  const JobState refused = moved(decide_forming(view, life(0)));
+  EXPECT_EQ(refused.phase, JobPhase::failed);
+  EXPECT_TRUE(has(refused.verdict, "must lie in 2 failure domains, and nodes 0,1 are in 1")) << refused.verdict;
+  EXPECT_TRUE(has(refused.verdict, "--fewer-domains")) << refused.verdict;
+  view.spec.fewer_domains = true;
+  const JobState accepted = moved(decide_forming(view, life(0)));
+  EXPECT_EQ(accepted.phase, JobPhase::restoring);
+  EXPECT_EQ(accepted.seats[2].domain, "rack1");
+  EXPECT_EQ(accepted.seats[2].plan_domain, "rack1");
+  view.spec.fewer_domains = false;
+  view.nodes[1].domain = "rack2";
+  EXPECT_EQ(moved(decide_forming(view, life(0))).phase, JobPhase::restoring);
+  view.spec.replica_count = 0;
+  view.nodes[1].domain = "rack1";
+  EXPECT_EQ(moved(decide_forming(view, life(0))).phase, JobPhase::restoring) << "no copies, nothing to keep apart";
+}
+
 // --- a running job: three nodes, one seat each, at step 40; node 3 is a spare
 
 class Recovery : public testing::Test {
@@ -176,6 +197,37 @@ class Recovery : public testing::Test {
   std::vector<NodeId> cordoned;
   bool spares_hold = false;  // a commit came after the swap
 };
+
+// Nodes 0 and 2 stand in rack0, node 1 in rack1; copies of 0 and 2 lie on 1.
+TEST_F(Recovery, OfSeveralSparesTakesOneByWhichNoCopiesShareAFailureDomain) {
+  spec.domains = "file:1";
+  for (Member& member : state.seats) member.domain = member.plan_domain = member.seat == Seat(1) ? "rack1" : "rack0";
+  nodes = {record(3, 1), record(4, 1), record(5, 1)};
+  nodes[0].domain = "rack0";
+  nodes[1].domain = "rack1";
+  nodes[2].domain = "rack2";
+  const auto spare_for_1 = [&](const std::vector<NodeLife>& silent) {
+    JobState next = state;
+    state = moved(open_generation(state, cause(FaultKind::node_lost, life(1)), life(0)));
+    report(40, 40);
+    const Decision decision = decide_restore({spec, state, inventories, nodes, cordoned, silent}, life(9));
+    const std::string why = std::get<StateMove>(decision).why;
+    const Member seated = moved(decision).seats[1];
+    state = next;
+    EXPECT_EQ(seated.plan_domain, "rack1") << "the plan stays";
+    return std::pair(seated, why);
+  };
+  const auto [best, why] = spare_for_1({});
+  EXPECT_EQ(best.life, life(4));
+  EXPECT_EQ(best.domain, "rack1");
+  EXPECT_FALSE(has(why, "failure domain")) << why;
+  EXPECT_EQ(spare_for_1({life(4)}).first.life, life(5)) << "it does not answer";
+  nodes = {record(3, 1)};
+  nodes[0].domain = "rack0";
+  const auto [worse, said] = spare_for_1({});
+  EXPECT_EQ(worse.life, life(3)) << "better than none";
+  EXPECT_TRUE(has(said, "copies at nodes 0 and 3 are both in failure domain rack0")) << said;
+}
 
 TEST_F(Recovery, ADeadNodesSeatGoesToTheSpare) {
   node_lost(1);

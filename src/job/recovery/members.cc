@@ -6,11 +6,23 @@
 #include <utility>
 
 #include "base/text.h"
+#include "job/redundancy/failure_domains.h"
 
 namespace pawl::job {
 namespace {
 
 constexpr std::size_t kNamedMax = 8;
+
+// Of the seats at one position.
+void add_shared(std::vector<SharedDomain>& all, std::span<const Member> seats, const Ring& ring,
+                std::uint32_t position) {
+  std::vector<const Member*> copies = {&seats[ring.first_seat(position).value]};
+  for (const std::uint32_t holder : ring.holders_at(position)) copies.push_back(&seats[ring.first_seat(holder).value]);
+  for (std::size_t i = 0; i < copies.size(); ++i)
+    for (std::size_t j = i + 1; j < copies.size(); ++j)
+      if (!copies[i]->domain.empty() && copies[i]->domain == copies[j]->domain)
+        all.push_back({position, copies[i]->life, copies[j]->life, copies[i]->domain});
+}
 
 }  // namespace
 
@@ -57,11 +69,50 @@ bool Roster::has_survivor(NodeId node) const {
 
 Ring ring_of(std::span<const Member> seats, std::uint32_t replica_count) {
   std::vector<std::uint32_t> counts;
+  std::vector<std::string> domains;
+  bool any_named = false;
   for (std::size_t seat = 0; seat < seats.size(); ++seat) {
-    if (seat == 0 || seats[seat].life != seats[seat - 1].life) counts.push_back(0);
+    if (seat == 0 || seats[seat].life != seats[seat - 1].life) {
+      counts.push_back(0);
+      domains.push_back(seats[seat].plan_domain);
+      any_named = any_named || !domains.back().empty();
+    }
     ++counts.back();
   }
-  return Ring(counts, replica_count);
+  return any_named ? Ring(counts, replica_count, numbers_of_domains(domains)) : Ring(counts, replica_count);
+}
+
+std::vector<SharedDomain> shared_domains(std::span<const Member> seats, const Ring& ring) {
+  std::vector<SharedDomain> all;
+  if (std::ranges::all_of(seats, [](const Member& member) { return member.domain.empty(); })) return all;
+  for (std::uint32_t position = 0; position < ring.position_count(); ++position) add_shared(all, seats, ring, position);
+  return all;
+}
+
+std::vector<SharedDomain> shared_domains_of(std::span<const Member> seats, const Ring& ring, std::uint32_t position) {
+  std::vector<SharedDomain> all;
+  add_shared(all, seats, ring, position);
+  return all;
+}
+
+std::vector<SharedDomain> shared_domains_at(std::span<const Member> seats, const Ring& ring, std::uint32_t position) {
+  std::vector<SharedDomain> all = shared_domains_of(seats, ring, position);
+  std::set<std::uint32_t> owners;
+  for (const Seat ward : ring.wards_of(position)) owners.insert(ring.position_of(ward));
+  const NodeLife life = seats[ring.first_seat(position).value].life;
+  for (const std::uint32_t owner : owners) {
+    std::ranges::copy_if(shared_domains_of(seats, ring, owner), std::back_inserter(all),
+                         [life](const SharedDomain& one) { return one.one == life || one.other == life; });
+  }
+  return all;
+}
+
+std::string to_text(const SharedDomain& shared, const Ring& ring) {
+  const Seat first = ring.first_seat(shared.position);
+  const std::uint32_t count = ring.seats_at(shared.position);
+  return text(count == 1 ? text("seat ", first) : text("seats ", first, "-", first.value + count - 1),
+              ": copies at nodes ", shared.one.node, " and ", shared.other.node, " are both in failure domain ",
+              shared.domain);
 }
 
 Ring ring_of(const JobSpec& spec) {

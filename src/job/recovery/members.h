@@ -42,11 +42,29 @@ class Roster {
   bool reads_from_evicted_ = false;
 };
 
-// The ring of a generation's topology: a position for each node, in the order of the seats. `seats`: index = seat; those of
-// a node follow each other.
+// The ring of a generation's topology: a position for each node, in the order of the seats, and the failure domains for
+// which it was formed. `seats`: index = seat; those of a node follow each other.
 [[nodiscard]] Ring ring_of(std::span<const Member> seats, std::uint32_t replica_count);
 // That of the first generation, before anybody has a seat: what `pawl run` asked for.
 [[nodiscard]] Ring ring_of(const JobSpec& spec);
+
+// Where two of a seat's copies (its own included) lie in one failure domain, because there are too few, or a spare of that
+// domain has taken a position: they may be lost at once.
+struct SharedDomain {
+  std::uint32_t position = 0;  // whose seats they are of
+  NodeLife one;
+  NodeLife other;
+  std::string domain;
+  bool operator==(const SharedDomain&) const = default;
+};
+// Of all positions, or of one. `seats`: those of the state, of which `ring` is. Cost: O(seats + positions x copies^2).
+[[nodiscard]] std::vector<SharedDomain> shared_domains(std::span<const Member> seats, const Ring& ring);
+[[nodiscard]] std::vector<SharedDomain> shared_domains_of(std::span<const Member> seats, const Ring& ring,
+                                                          std::uint32_t position);
+// Those of the seats of this position, and those of others to which the node there is a party.
+[[nodiscard]] std::vector<SharedDomain> shared_domains_at(std::span<const Member> seats, const Ring& ring,
+                                                          std::uint32_t position);
+[[nodiscard]] std::string to_text(const SharedDomain& shared, const Ring& ring);
 
 // Each life once, in the order of its lowest seat.
 [[nodiscard]] std::vector<NodeLife> lives_of(const std::vector<Member>& seats);

@@ -15,10 +15,14 @@ std::string gibibytes(std::uint64_t bytes) {
   return number;
 }
 
+std::uint32_t wards_of(const MemoryPlan& plan) {
+  return std::max(plan.wards_per_node, plan.seats_per_node * plan.replica_count);
+}
+
 }  // namespace
 
 std::uint32_t arenas_needed(const MemoryPlan& plan) {
-  return plan.seats_per_node * (1 + plan.replica_count);
+  return plan.seats_per_node + wards_of(plan);
 }
 
 std::uint64_t bytes_needed(const MemoryPlan& plan) {
@@ -35,7 +39,7 @@ std::uint32_t segments_wanted(const MemoryPlan& plan, const ReadyView& view) {
 Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {
   const std::uint64_t needed = bytes_needed(plan);
   if (needed <= available_bytes) return {};
-  const std::uint32_t wards = plan.seats_per_node * plan.replica_count;
+  const std::uint32_t wards = wards_of(plan);
   std::string remedy = "protect less state per node, or give each node more memory";
   if (plan.replica_count > 0 &&
       bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= available_bytes)

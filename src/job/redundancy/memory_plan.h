@@ -15,6 +15,8 @@ struct MemoryPlan {
   std::uint32_t slot_count = 2;
   std::uint32_t seats_per_node = 1;  // of the node that has most
   std::uint32_t replica_count = 0;
+  std::uint32_t wards_per_node =
+      0;                  // of the node that has most; with failure domains maybe more than k for each own seat
   bool of_spare = false;  // asked by a node that waits for seats, for the words of the refusal
 };
 

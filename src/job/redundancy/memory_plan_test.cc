@@ -12,6 +12,11 @@ TEST(MemoryPlanned, OwnSeatsAndWards) {
   EXPECT_EQ(bytes_needed({4 * kGib, 2, 8, 2}), 96 * kGib);
 }
 
+TEST(MemoryPlanned, OfASmallFailureDomainHoldsMoreOfOthers) {
+  EXPECT_EQ(bytes_needed({4 * kGib, 2, 8, 1, 24}), 4 * kGib * (8 + 24));
+  EXPECT_EQ(bytes_needed({4 * kGib, 2, 8, 1, 3}), 4 * kGib * 16) << "a spare may get the seats of any node";
+}
+
 TEST(MemoryPlanned, IsRefusedWithItsArithmetic) {
   EXPECT_TRUE(check_memory({4 * kGib, 2, 2, 1}, 16 * kGib));
   const Status refused = check_memory({4 * kGib, 2, 2, 1}, 15 * kGib);
@@ -29,7 +34,7 @@ TEST(MemoryPlanned, FewerReplicasAreNoRemedyForTooManySeats) {
 }
 
 TEST(MemoryPlanned, ASpareIsToldThatItCantBeOne) {
-  const Status refused = check_memory({4 * kGib, 2, 2, 1, true}, 15 * kGib);
+  const Status refused = check_memory({4 * kGib, 2, 2, 1, 0, true}, 15 * kGib);
   ASSERT_FALSE(refused);
   for (const char* words : {"to be a spare", "are 16.0 GiB; 15.0 GiB are available: "})
     EXPECT_NE(refused.error().what.find(words), std::string::npos) << refused.error().what;

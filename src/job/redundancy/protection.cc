@@ -240,13 +240,12 @@ Result<ProtectionPlan> protect_by_copies(std::vector<StateGroup> groups, const P
   return plan;
 }
 
-// One copy, or none where there is one domain; the own copy whole if the memory is there, because a restore then reads nothing
+// One copy, or none where there is one node; the own copy whole if the memory is there, because a restore then reads nothing
 // of others.
 Result<ProtectionPlan> protect_automatically(const std::vector<StateGroup>& groups, const Positions& positions,
                                              ProtectionPolicy policy, const ProtectionBudgets& budgets) {
-  const std::uint32_t domains = Ring(positions.seat_counts, 0, positions.domains).domain_count();
   policy.scheme = RedundancyScheme::copies;
-  policy.losses = domains > 1 ? 1 : 0;
+  policy.losses = positions.seat_counts.size() > 1 ? 1 : 0;
   Result<ProtectionPlan> whole = protect_by_copies(groups, positions, policy, budgets);
   if (whole || policy.cut_own) return whole;
   policy.cut_own = true;
