@@ -352,7 +352,7 @@ TEST(JobState, AMistakeIsNamedByItsField) {
   expect_corrupt(parse_job_state(replaced(state, "[4,18,", "[\"4\",18,")), "seats[1][0]: not a whole");
   expect_corrupt(parse_job_state(replaced(state, "[4,18,", "[18,")), "seats[1][1]: not a whole");
   expect_corrupt(parse_job_state(replaced(state, "[4,18,", "[3,4,18,")), "seats[1][2]: not a text");
-  expect_corrupt(parse_job_state(replaced(state, "\",1,1]", "\",1,1,1]")), "seats[1]: has 6 columns, not 5");
+  expect_corrupt(parse_job_state(replaced(state, "\",1,1]", "\",1,1,1]")), "seats[1][5]: not a text");
   expect_corrupt(parse_job_state(replaced(state, "\",1,1]", "\",1,0]")), "seats[1]: out of range (at least one seat)");
   expect_corrupt(parse_job_state(replaced(state, "\",1,1]", "\",1,262144]")), "seats: out of range (at most 262144");
   expect_corrupt(parse_job_state(replaced(state, "\",1,1]", "\",262145,1]")), "seats[1]: out of range");
