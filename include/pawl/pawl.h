@@ -31,17 +31,20 @@
  *   PAWL_FENCE_DEADLINE_MS  How long pawl_fence waits for the copy; then the window is void and the step unprotected.
  *                           1 to 86400000, default 10000. Lower: a slow copy delays training less. Higher: steps of
  *                           large models on busy machines still become protected.
- *   PAWL_FENCE_SHARE        How much of the steps' time all waits at fences may take together, in percent: 0 to 100,
- *                           default 10. A copy that needs more than what is left of it is void, and the time is saved
- *                           for a later step, so that a large state is still protected in some steps. At first a whole
- *                           deadline is left. "strict": every fence waits until the copy is done, however long.
+ *   PAWL_FENCE_SHARE        How much of the steps' time the waits of this seat's fences may take together, in percent, 1
+ *                           to 100; default: they are limited by the deadline alone. A copy that needs more than what is
+ *                           left is void, and the time is saved for a later step. At first a whole deadline is left, and
+ *                           each fence may wait 5 ms. Seats save each for itself, and a step counts only where all have
+ *                           it: with many seats whose copies take longer than a step few steps are protected.
+ *                           "strict": every fence waits until the copy is done, without the deadline.
  *   PAWL_COPY_THREADS       Threads that copy state. 1 to 64. Default: as many as windows need, at most a quarter of the
  *                           cores and 8, at least 1. More: shorter copies where memory bandwidth is free, fewer
  *                           cores for training.
  *   PAWL_COMPARED_WINDOWS   How many windows are compared with the state that they were copied from and found right, and
  *                           are sealed only at their fence: the first ones, and again after one that was written. 0 to
- *                           4294967295, default 8. Of other windows one bucket is looked at. More: finds programs that write stable state in an open window, also if they
- *                           begin to do so late; each of these windows is protected a part of a step later.
+ *                           4294967295, default 8. Of other windows one bucket is looked at. More: finds programs that
+ *                           write stable state in an open window, also if they begin to do so late; each of these
+ *                           windows is protected a part of a step later.
  *   PAWL_PARANOID           1: all stable state is hashed when a window opens and again at its fence, and a tensor that was
  *                           written meanwhile is named. For debugging: the training thread does both. Default: 0.
  *   PAWL_BUCKET_BYTES       How much is copied, checksummed and sent at once. 4096 to 16777216, a multiple of 4096,

@@ -397,7 +397,9 @@ TEST_F(TwoSeats, ABadSlotThatIsNoneIsNoFault) {
 TEST_F(TwoSeats, ARequestOfAGenerationThatIsOverIsForgotten) {
   node.state.generation = Generation(2);
   node.run_in(JobPhase::running);
-  ask(first, RendezvousMessage{Generation(1), {.op = RendezvousOp::get, .key = "k"}});
+  RendezvousRequest request;
+  request.key = "k";
+  ask(first, RendezvousMessage{Generation(1), request});
   EXPECT_FALSE(first.process().line.waits());
 }
 

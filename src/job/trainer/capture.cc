@@ -21,6 +21,7 @@ constexpr Duration kInterruptionInterval = milliseconds(2);
 // Of how many buckets the sums are taken when a window opens: one that is compared later, and any other.
 constexpr std::uint32_t kSummedBucketsMax = 256;
 constexpr std::uint32_t kSummedBuckets = 1;
+constexpr std::uint32_t kForecastPart = 16;  // of a copy: sooner its pace says nothing
 constexpr const char* kTooLate = "the copy needs more time than fences may wait (PAWL_FENCE_SHARE)";
 constexpr const char* kWritten = "stable state was written while its window was open";
 
@@ -102,10 +103,9 @@ void Capture::cancel(std::string why) {
 
 WindowResult Capture::fence(FenceOptions options) {
   const Duration begun = real_clock().now();
-  const Deadline worth = options.wait_max == Duration::max() ? Deadline::never() : Deadline::in(options.wait_max);
   std::unique_lock lock(mutex_);
   settle(lock);
-  if (comes_too_late(options.wait_max)) cancel(kTooLate);
+  const Deadline worth = options.wait_max == Duration::max() ? Deadline::never() : Deadline::in(options.wait_max);
   window_.last_chance = !options.waits_for_slot;
   window_.needed = options.waits_for_slot;
   changed_.notify_all();
@@ -114,7 +114,7 @@ WindowResult Capture::fence(FenceOptions options) {
       cancel("a recovery or a stop is pending");
     } else if (options.deadline.passed()) {
       cancel("the fence's deadline passed (PAWL_FENCE_DEADLINE_MS)");
-    } else if (worth.passed()) {
+    } else if (comes_too_late(worth)) {
       cancel(kTooLate);
     }
     // The trainer is alive, whatever the hang watch thinks of its waiting. A cancelled window is resolved within the
@@ -137,12 +137,16 @@ WindowResult Capture::fence(FenceOptions options) {
   return window_.result;
 }
 
-// The rest of the copy takes longer than the fence may wait.
-bool Capture::comes_too_late(Duration wait_max) const {
-  if (window_.stage != Stage::copying || wait_max == Duration::max()) return false;
-  const Duration spent = real_clock().now() - window_.copying_since;
-  const std::optional<Duration> left = time_left(spent, copier_.taken(), source_.plan->first_volatile_bucket());
-  return left && *left > wait_max;
+// The rest of the copy takes longer than the fence may wait. What is copied is waited for: comparing it is for the first
+// windows only, and a void one would be compared again.
+bool Capture::comes_too_late(const Deadline& worth) const {
+  if (window_.stage == Stage::finishing || worth.is_never()) return false;
+  const std::uint32_t all = source_.plan->first_volatile_bucket();
+  const std::uint32_t taken = copier_.taken(), threads = window_.helpers + 1;
+  const std::uint32_t done = taken > threads ? taken - threads : 0;
+  if (window_.stage != Stage::copying || done < all / kForecastPart) return worth.passed();
+  const std::optional<Duration> left = time_left(real_clock().now() - window_.copying_since, done, all);
+  return left ? *left > worth.left() : worth.passed();
 }
 
 void Capture::stop(std::string why) {

@@ -105,7 +105,7 @@ class Capture {
   [[nodiscard]] std::optional<Slot> try_choose(bool needed);
   void resolve(bool captured, std::string why);
 
-  [[nodiscard]] bool comes_too_late(Duration wait_max) const;
+  [[nodiscard]] bool comes_too_late(const Deadline& worth) const;
 
   void help(std::uint32_t index);
 

@@ -261,12 +261,12 @@ TEST(Capture, ACopyThatComesTooLateIsVoidAtOnce) {
   Scene scene(1);
   scene.write_state(1);
   copies_begun = 0;
-  copy_delay_ms = 200;  // 79 buckets
+  copy_delay_ms = 100;  // 79 buckets
   ASSERT_TRUE(scene.open(1));
   scene.stage(1);
-  while (copies_begun < 2) real_clock().sleep(milliseconds(1));  // one is done, the other is on its way
+  while (copies_begun < 7) real_clock().sleep(milliseconds(1));  // a sixteenth is done
   copy_delay_ms = 0;
-  const WindowResult window = scene.capture_->fence({.wait_max = std::chrono::seconds(5)});
+  const WindowResult window = scene.capture_->fence({.wait_max = std::chrono::milliseconds(500)});
   EXPECT_FALSE(window.captured);
   EXPECT_NE(window.why_void.find("PAWL_FENCE_SHARE"), std::string::npos) << window.why_void;
 

@@ -105,9 +105,9 @@ Result<TrainerOptions> options_from_environment(const char* socket_path) {
   options.fence_deadline = milliseconds(deadline_ms);
   const char* share = std::getenv("PAWL_FENCE_SHARE");
   if (share != nullptr && std::string_view(share) == "strict") {
-    options.fence_share_percent.reset();
-  } else {
-    PAWL_ASSIGN(const std::uint64_t percent, number_in_environment("PAWL_FENCE_SHARE", 0, 100, 10));
+    options.fence_deadline.reset();
+  } else if (share != nullptr && *share != '\0') {
+    PAWL_ASSIGN(const std::uint64_t percent, number_in_environment("PAWL_FENCE_SHARE", 1, 100, 100));
     options.fence_share_percent = static_cast<std::uint32_t>(percent);
   }
   PAWL_ASSIGN(const std::uint64_t paranoid, number_in_environment("PAWL_PARANOID", 0, 1, 0));
@@ -300,10 +300,9 @@ Result<pawl_fence_report> Trainer::fence() {
   if (capture_ && capture_->is_open()) {
     const Duration begin = real_clock().now();
     stage_volatile();
-    const bool strict = !options_.fence_share_percent;
     const WindowResult window =
-        capture_->fence({.deadline = strict ? Deadline::never() : Deadline::in(options_.fence_deadline),
-                         .wait_max = strict ? Duration::max() : fence_budget_.allowed()});
+        capture_->fence({.deadline = options_.fence_deadline ? Deadline::in(*options_.fence_deadline) : Deadline::never(),
+                         .wait_max = options_.fence_share_percent ? fence_budget_.allowed() : Duration::max()});
     const Duration waited = real_clock().now() - begin;
     fence_budget_.waited(waited);
     report.waited_ns = static_cast<std::uint64_t>(waited.count());

@@ -28,13 +28,14 @@ namespace pawl::job {
 
 struct TrainerOptions {
   SessionOptions session;
-  Duration fence_deadline = std::chrono::seconds(10);     // PAWL_FENCE_DEADLINE_MS. A window that takes longer is void
-  std::optional<std::uint32_t> fence_share_percent = 10;  // PAWL_FENCE_SHARE: of the steps' time; nullopt: strict
-  std::uint32_t copy_thread_count = 1;                    // PAWL_COPY_THREADS, 1..64
-  std::uint32_t copy_thread_count_min = 0;                // as many as windows need; 0: always that many
-  std::uint32_t bucket_bytes = 256 << 10;                 // PAWL_BUCKET_BYTES; job/snapshot/arena.h has the range
-  std::uint32_t compared_window_count = 8;                // PAWL_COMPARED_WINDOWS (job/trainer/window_check.h)
-  bool paranoid = false;                                  // PAWL_PARANOID=1 (job/trainer/window_check.h)
+  // PAWL_FENCE_DEADLINE_MS. A window that takes longer is void. nullopt: none is (PAWL_FENCE_SHARE=strict).
+  std::optional<Duration> fence_deadline = std::chrono::seconds(10);
+  std::optional<std::uint32_t> fence_share_percent;  // PAWL_FENCE_SHARE: of the steps' time; nullopt: not limited
+  std::uint32_t copy_thread_count = 1;               // PAWL_COPY_THREADS, 1..64
+  std::uint32_t copy_thread_count_min = 0;           // as many as windows need; 0: always that many
+  std::uint32_t bucket_bytes = 256 << 10;            // PAWL_BUCKET_BYTES; job/snapshot/arena.h has the range
+  std::uint32_t compared_window_count = 8;           // PAWL_COMPARED_WINDOWS (job/trainer/window_check.h)
+  bool paranoid = false;                             // PAWL_PARANOID=1 (job/trainer/window_check.h)
 };
 // From PAWL_SOCKET, PAWL_LOCAL_INDEX and those above. `socket_path` nullptr: from the environment.
 // Fails: `unreachable` without a socket; `invalid` names the variable that is no number or out of range.
@@ -90,7 +91,7 @@ class Trainer {
   explicit Trainer(TrainerOptions options)
       : options_(std::move(options)),
         fence_budget_(
-            {.wait_max = options_.fence_deadline, .share_percent = options_.fence_share_percent.value_or(0)}) {}
+            {.wait_max = options_.fence_deadline.value_or(Duration::zero()), .share_percent = options_.fence_share_percent.value_or(0)}) {}
 
   [[nodiscard]] TrainerPage& page() const { return session_->page(); }
   [[nodiscard]] Status require_joined() const;
