@@ -107,6 +107,7 @@ json document_of(const JobView& view, Step committed, const std::vector<Case>& c
 std::string table_of(const JobView& view, Step committed, const std::vector<Case>& cases,
                      const std::vector<Margin>& margins, const std::vector<std::string>& silent) {
   std::string out = text("committed step ", committed, ", ", redundancy_line(view), "\n");
+  if (margins.empty()) out += "nothing is committed yet: no death is survived with state\n";
   for (const Margin& margin : margins) out += sentence_of(margin, !view.spec.domains.empty()) + "\n";
   for (const std::string& sentence : silent) out += sentence + "\n";
   std::vector<std::vector<std::string>> rows = {{"IF THESE DIE", "RECOVERABLE", "RESUME", "STEPS LOST", "LOST"}};
@@ -202,8 +203,9 @@ int command_exposure(const ExposureOptions& options) {
   const auto margin_after = [&](const std::vector<NodeId>& dead) {
     return Margin{dead, survival_if(plan, input, dead, exposure_if(input, dead, committed).resume)};
   };
-  std::vector<Margin> margins = {margin_after({})};
-  if (!options.dead_nodes.empty()) margins.push_back(margin_after(cases.front().dead));
+  std::vector<Margin> margins;  // of what is committed
+  if (committed != Step(0)) margins.push_back(margin_after({}));
+  if (committed != Step(0) && !options.dead_nodes.empty()) margins.push_back(margin_after(cases.front().dead));
   if (options.job.json)
     print(document_of(*view, committed, cases, margins, silent).dump() + "\n");
   else

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <set>
+#include <string_view>
 #include <thread>
 
 #include "base/text.h"
@@ -179,7 +181,9 @@ json redundancy_document(const JobView& view) {
   char digest[17];
   std::snprintf(digest, sizeof digest, "%016llx",
                 static_cast<unsigned long long>(plan_of_copies(view.state->seats, view.spec.replica_count).digest));
-  document["domains"] = ring.domain_count();
+  std::set<std::string_view> domains;  // where the members stand; planned copies may rest on more
+  for (const Member& member : view.state->seats) domains.insert(member.domain);
+  document["domains"] = view.spec.domains.empty() ? std::size_t{ring.domain_count()} : domains.size();
   document["plan"] = digest;
   for (const SharedDomain& shared : shared_domains(view.state->seats, ring))
     document["shared"].push_back(to_text(shared, ring));

@@ -120,8 +120,11 @@ Decision decide_forming(const FormingView& view, NodeLife self) {
   }
   next.lineage = {{next.generation, Step(0)}};
   next.plan_digest = digest_of(next.sources, next.resume);
-  if (const std::string why = too_few_domains(spec, next.seats); !why.empty() && !spec.fewer_domains)
+  if (const std::string why = too_few_domains(spec, next.seats); !why.empty() && !spec.fewer_domains) {
+    // A node of another domain may still come.
+    if (able.size() < std::uint64_t{spec.node_count} + spec.spare_count) return Wait{why, {}, true};
     return StateMove{failed(next, self, why), why};
+  }
   return StateMove{next, text("generation 1: formed of nodes ", numbers_of(lives_of(next.seats)))};
 }
 

@@ -75,16 +75,25 @@ void seat_at(std::vector<Member>& all, std::span<const Seat> seats, const NodeRe
 // Of those with room: the first that answers and lets no copies share a failure domain, or the fewest; one that does not
 // answer only if none else is left.
 std::vector<NodeRecord>::iterator choose_spare(const QuiescingView& view, std::vector<NodeRecord>& spares,
-                                               const std::vector<Member>& seated, std::span<const Seat> seats) {
+                                               std::vector<Member>& seated, std::span<const Seat> seats,
+                                               const Ring& ring) {
   const auto has_room = [&seats](const NodeRecord& node) { return node.parked >= seats.size(); };
   auto best = std::find_if(spares.begin(), spares.end(), has_room);
   if (best == spares.end() || view.spec.domains.empty()) return best;
-  const Ring ring = ring_of(view.state.seats, view.spec.replica_count);
   const std::uint32_t position = ring.position_of(seats.front());
+  const std::string before = seated[seats.front().value].domain;
+  const auto stand_in = [&](const std::string& domain) {
+    for (const Seat seat : seats) seated[seat.value].domain = domain;
+  };
+  std::map<std::string, std::size_t> shared_in;  // of thousands of seats in a few domains: once for each domain
   const auto rank = [&](const NodeRecord& node) {
-    std::vector<Member> then = seated;
-    seat_at(then, seats, node);
-    return std::pair(contains(view.silent, node.life), shared_domains_at(then, ring, position).size());
+    const auto [known, is_new] = shared_in.try_emplace(node.domain);
+    if (is_new) {
+      stand_in(node.domain);
+      known->second = shared_domains_at(seated, ring, position).size();
+      stand_in(before);
+    }
+    return std::pair(contains(view.silent, node.life), known->second);
   };
   auto best_rank = rank(*best);
   for (auto other = best + 1; other != spares.end(); ++other) {
@@ -102,10 +111,11 @@ Seating seat_spares(const QuiescingView& view) {
   Seating seating{view.state.seats, {}, {}};
   std::vector<NodeRecord> spares = spares_of(view.state, view.nodes, view.cordoned, view.silent);
   const Roster roster(view.state);
+  const Ring ring = ring_of(view.state.seats, view.spec.replica_count);
   for (const NodeLife& dead : roster.members()) {
     if (roster.is_survivor(dead)) continue;
     const std::vector<Seat> seats = seats_of(view.state, dead);
-    const auto spare = choose_spare(view, spares, seating.seats, seats);
+    const auto spare = choose_spare(view, spares, seating.seats, seats, ring);
     std::vector<Seat>& list = spare == spares.end() ? seating.unseated : seating.moved;
     list.insert(list.end(), seats.begin(), seats.end());
     if (spare == spares.end()) continue;

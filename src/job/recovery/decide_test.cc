@@ -119,6 +119,9 @@ TEST_F(Forming, RefusesTooFewFailureDomainsUnlessItIsAccepted) {
   view.nodes = {record(0, 2), record(1, 2)};
   for (NodeRecord& node : view.nodes) node.domain = "rack1";
   view.spec.domains = "env";
+  view.spec.spare_count = 1;
+  EXPECT_TRUE(has(waits(decide_forming(view, life(0))).what, "failure domains")) << "another may come";
+  view.spec.spare_count = 0;
   const JobState refused = moved(decide_forming(view, life(0)));
   EXPECT_EQ(refused.phase, JobPhase::failed);
   EXPECT_TRUE(has(refused.verdict, "must lie in 2 failure domains, and nodes 0,1 are in 1")) << refused.verdict;
