@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 
 import harness
-from harness import JobTest, PAWL, jobs
+from harness import PAWL, JobTest, jobs
 
 SHORT = {"steps": 150}
 RACKS = "0-1 rack0\n2-3 rack1\n4-5 rack1   # spares\n"

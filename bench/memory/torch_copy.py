@@ -1,6 +1,6 @@
-"""torch's end of bench/memory: copies tensors into a slot's memory, one after another, with as many threads as each line of
-standard input says, and answers with the seconds, and those of cores. Arguments: the segment's path, where the slot begins, then where each
-tensor begins in it and how many bytes it has, in turn."""
+"""torch's end of bench/memory: copies tensors into a slot's memory, one after another, with as many threads as each
+line of standard input says, and answers with the seconds, and those of cores. Arguments: the segment's path, where the
+slot begins, then where each tensor begins in it and how many bytes it has, in turn."""
 
 import mmap
 import sys

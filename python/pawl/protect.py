@@ -621,8 +621,8 @@ def dtype_number(tensor: torch.Tensor) -> int | None:
     return known.index(tensor.dtype) if tensor.dtype in known else None
 
 
-_SEEN_OTHERWISE = ("its bytes are not its values: it is a lazy conjugate or negative of them (torch.conj(), .imag of one); "
-                   "call resolve_conj() or resolve_neg() on it")
+_SEEN_OTHERWISE = ("its bytes are not its values: it is a lazy conjugate or negative of them (torch.conj(), .imag of "
+                   "one); call resolve_conj() or resolve_neg() on it")
 
 
 def _is_seen_otherwise(tensor: Any) -> bool:

@@ -200,8 +200,8 @@ def _after_forward(group: Any) -> str:
 def _put_after_forward_back(state: Any, group: Any, saved: str) -> None:
     if saved == _after_forward(group):
         return
-    # With its first forward pass a root decides to stay gathered, once in a process. If that is undone where the pass had
-    # been, ranks that are new do it again, and the others do not.
+    # With its first forward pass a root decides to stay gathered, once in a process. If that is undone where the pass
+    # had been, ranks that are new do it again, and the others do not.
     if saved == "sharded" and getattr(state, "_is_root", None) and getattr(state, "_auto_reshard_after_forward", False):
         return
     if saved == "cut over fewer" and group not in _smaller:
@@ -219,7 +219,8 @@ def switches(modules: list[Any]) -> dict[str, Any]:
 
 
 def put_switches_back(modules: list[Any], saved: dict[str, Any]) -> None:
-    owners = [(state, group) for state in (module._get_fsdp_state() for module in modules) for group in _groups_of(state)]
+    states = [module._get_fsdp_state() for module in modules]
+    owners = [(state, group) for state in states for group in _groups_of(state)]
     for (state, group), values, after in zip(owners, saved["groups"], saved["after_forward"], strict=True):
         for name, value in zip(_SWITCHES, values, strict=True):
             if hasattr(group, name):

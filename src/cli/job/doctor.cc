@@ -63,10 +63,10 @@ Finding check_memory_kernel() {
             text("unset it, or set it to one of ", memory_kernel_names())};
   }
   const std::string_view chosen = memory_kernel().name;
-  return {
-      "copies", chosen == "portable" ? Verdict::warn : Verdict::ok,
-      text("copied and summed by ", chosen, ", of ", memory_kernel_names()),
-      "without instructions for CRC32C (SSE4.2 with PCLMULQDQ; Arm's CRC32) a copy with its sum takes ten times as long: capture will show in the steps"};
+  return {"copies", chosen == "portable" ? Verdict::warn : Verdict::ok,
+          text("copied and summed by ", chosen, ", of ", memory_kernel_names()),
+          "without instructions for CRC32C (SSE4.2 with PCLMULQDQ; Arm's CRC32) a copy with its sum takes ten times as "
+          "long: capture will show in the steps"};
 }
 
 Finding check_segments() {

@@ -52,6 +52,8 @@ void StateMover::move(const JobState& next, const std::string& why) {
       read = Error{Code::full, text("state and topology have ", written.state.size() + beside[0].value.size(),
                                     " bytes; the control takes ", kSwapBytesMax, " at once")};
   }
+  // Later a spare of another domain makes its row longer, and then nobody could refuse any more.
+  if (const Status fits = room_to_form(next); read && !fits) read = fits.error();
   if (!read) {
     log_error("state_unwritable", "why", read.error().what);
     if (!mirror.has_state() && next.phase != JobPhase::failed) return refuse_to_form(next, read.error().what);
@@ -66,11 +68,24 @@ void StateMover::move(const JobState& next, const std::string& why) {
       });
 }
 
+Status StateMover::room_to_form(const JobState& formed) const {
+  const JobMirror& mirror = context_.mirror;
+  if (mirror.has_state() || mirror.spec().domains.empty() || formed.phase == JobPhase::failed) return {};
+  return check_rows(formed);
+}
+
+Status StateMover::check_rows(const JobState& formed) const {
+  std::size_t address_bytes = 0, domain_bytes = 0;
+  for (const Member& member : formed.seats) {
+    address_bytes = std::max(address_bytes, member.address.size());
+    domain_bytes = std::max(domain_bytes, member.domain.size());
+  }
+  return check_records_of(context_.mirror.spec(), address_bytes, domain_bytes);
+}
+
 // Whoever waits for the job is told why it can't begin.
 void StateMover::refuse_to_form(const JobState& formed, const std::string& why) {
-  std::size_t address_bytes = 0;
-  for (const Member& member : formed.seats) address_bytes = std::max(address_bytes, member.address.size());
-  const Status fits = check_records_of(context_.mirror.spec(), address_bytes);
+  const Status fits = check_rows(formed);
   JobState refused;
   refused.generation = formed.generation;
   refused.phase = JobPhase::failed;

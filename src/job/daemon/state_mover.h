@@ -51,6 +51,8 @@ class StateMover {
 
  private:
   [[nodiscard]] bool is_due_to_form();
+  [[nodiscard]] Status room_to_form(const JobState& formed) const;  // for its rows as they may become
+  [[nodiscard]] Status check_rows(const JobState& formed) const;
   void refuse_to_form(const JobState& formed, const std::string& why);
   void tell_fault(Cause& cause);
   void tell_once(Cause cause);

@@ -359,6 +359,27 @@ TEST_F(Moves, WhoIsLateIsListedOnceMoreBeforeItIsGivenUp) {
   EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
 }
 
+// A node's row has its domain and the planned one once a spare of another has its seats.
+TEST_F(Moves, AJobThatWouldNotFitOnceSparesOfOtherDomainsSitIsRefused) {
+  constexpr std::uint32_t kNodes = 4000;
+  JobSpec spec = node.context.mirror.spec();
+  spec.node_count = kNodes;
+  spec.domains = "env";
+  spec.replica_count = 1;
+  node.context.mirror.set_spec(spec);
+  for (std::uint32_t id = 0; id < kNodes; ++id) {
+    NodeRecord record{test_life(id), std::string(100, 'x'), "", "", 1, 1, 2, true, 0};
+    record.domain = std::string(63, 'd') + (id % 2 == 0 ? "a" : "b");
+    const std::string value = to_json(record);
+    (void)node.context.mirror.apply(node.context.mirror.keys().node(NodeId(id)), &value, ++node.revision,
+                                    node.clock.now());
+  }
+  node.mover.consider_forming();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(asked().phase, JobPhase::failed);
+  EXPECT_NE(asked().verdict.find("cannot begin: 4000 nodes are too many"), std::string::npos) << asked().verdict;
+}
+
 TEST_F(Moves, ASpareTakesOverAJobWhoseMembersAllRefuse) {
   TestNode spare(2, 5);
   NodeRecord record;

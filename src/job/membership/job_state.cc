@@ -768,7 +768,7 @@ Status check_records_of(const JobSpec& spec, std::size_t address_bytes, std::siz
                             std::string(address_bytes, 'x'),
                             0,
                             spec.seats_per_node,
-                            {std::string(domain_bytes, 'x'), std::string(domain_bytes, 'x')}});
+                            {std::string(domain_bytes, 'x'), std::string(domain_bytes, 'y')}});  // after a swap
   const std::size_t bytes = write(record).size() * spec.node_count / written;
   if (bytes <= kRecordBytesMax) return {};
   const std::size_t each = bytes / spec.node_count + 1;

@@ -300,9 +300,9 @@ Result<pawl_fence_report> Trainer::fence() {
   if (capture_ && capture_->is_open()) {
     const Duration begin = real_clock().now();
     stage_volatile();
-    const WindowResult window =
-        capture_->fence({.deadline = options_.fence_deadline ? Deadline::in(*options_.fence_deadline) : Deadline::never(),
-                         .wait_max = options_.fence_share_percent ? fence_budget_.allowed() : Duration::max()});
+    const WindowResult window = capture_->fence(
+        {.deadline = options_.fence_deadline ? Deadline::in(*options_.fence_deadline) : Deadline::never(),
+         .wait_max = options_.fence_share_percent ? fence_budget_.allowed() : Duration::max()});
     const Duration waited = real_clock().now() - begin;
     fence_budget_.waited(waited);
     report.waited_ns = static_cast<std::uint64_t>(waited.count());

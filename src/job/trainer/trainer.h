@@ -90,8 +90,8 @@ class Trainer {
  private:
   explicit Trainer(TrainerOptions options)
       : options_(std::move(options)),
-        fence_budget_(
-            {.wait_max = options_.fence_deadline.value_or(Duration::zero()), .share_percent = options_.fence_share_percent.value_or(0)}) {}
+        fence_budget_({.wait_max = options_.fence_deadline.value_or(Duration::zero()),
+                       .share_percent = options_.fence_share_percent.value_or(0)}) {}
 
   [[nodiscard]] TrainerPage& page() const { return session_->page(); }
   [[nodiscard]] Status require_joined() const;
