@@ -1,6 +1,7 @@
 #include "job/daemon/report_sender.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "base/text.h"
 #include "job/daemon/test_node.h"
@@ -144,6 +145,29 @@ TEST_F(Sender, TheSecondCollectorTakesWhatTheFirstDidNot) {
   PeerEnd second = welcome(1);
   answer(second, frame_of(CollectedMessage{}, take(second)));
   EXPECT_TRUE(soon([&] { return told.size() == 1; }));
+  EXPECT_EQ(puts(), 0u);
+}
+
+// Of two reports that wait for its welcome the first, which nobody wants any more, finds the line dead.
+TEST_F(Sender, ACollectorThatDiesWithItsWelcomeIsLeftForTheSecond) {
+  report();
+  PeerEnd first = accept(0);
+  loop.run([&] {
+    node.state.generation = Generation(3);
+    node.learn(JobPhase::quiescing);
+    sender->on_state();
+  });
+  report();
+  loop.run([&] {  // the loop reads nothing before all of it is there
+    first.say(WelcomeMessage{NodeId(0), Incarnation(1)});
+    const linger at_once{1, 0};
+    EXPECT_EQ(::setsockopt(first.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    PeerEnd gone = std::move(first);
+  });
+  PeerEnd second = welcome(1);
+  answer(second, frame_of(CollectedMessage{}, take(second)));
+  EXPECT_TRUE(last.starts_with("report 1 inventory 2.1 generation 3\n")) << last;
+  EXPECT_TRUE(soon([&] { return told == std::vector{true}; }));
   EXPECT_EQ(puts(), 0u);
 }
 
