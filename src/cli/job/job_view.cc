@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -178,13 +177,10 @@ json redundancy_document(const JobView& view) {
                    {"shared", json::array()}};
   if (!view.state || view.state->seats.empty()) return document;
   const Ring ring = ring_of(view.state->seats, view.spec.replica_count);
-  char digest[17];
-  std::snprintf(digest, sizeof digest, "%016llx",
-                static_cast<unsigned long long>(plan_of_copies(view.state->seats, view.spec.replica_count).digest));
   std::set<std::string_view> domains;  // where the members stand; planned copies may rest on more
   for (const Member& member : view.state->seats) domains.insert(member.domain);
   document["domains"] = view.spec.domains.empty() ? std::size_t{ring.domain_count()} : domains.size();
-  document["plan"] = digest;
+  document["plan"] = digest_in_hex(plan_of_copies(view.state->seats, view.spec.replica_count).digest);
   for (const SharedDomain& shared : shared_domains(view.state->seats, ring))
     document["shared"].push_back(to_text(shared, ring));
   return document;

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/digest.h"
 #include "base/text.h"
 
 namespace pawl::job {
@@ -95,11 +96,9 @@ Result<DomainTable> parse_domains(std::string_view file) {
 }
 
 std::uint64_t digest_of(const DomainTable& table) {
-  std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a, of the lines that one would write for each node
-  for (const auto& [node, name] : table)
-    for (const char byte : text(node, ' ', name, '\n'))
-      digest = (digest ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
-  return digest;
+  std::string lines;  // that one would write for each node
+  for (const auto& [node, name] : table) lines += text(node, ' ', name, '\n');
+  return pawl::digest_of(lines);
 }
 
 Result<std::string> domain_in_slurm(std::string_view address, std::string_view pattern) {

@@ -23,12 +23,6 @@ Error refusal(std::string why) {
   return {Code::invalid, std::move(why)};
 }
 
-std::string hex(std::uint64_t number) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
-  return digits;
-}
-
 std::string name_of(const ShelfId& shelf) {
   if (shelf.kind == ShelfKind::own) return text("own copy of seat ", shelf.of);
   if (shelf.kind == ShelfKind::copy) return text("copy ", shelf.index, " of seat ", shelf.of);
@@ -311,6 +305,12 @@ bool parse_count(std::string_view digits, std::uint32_t& out) {
 
 }  // namespace
 
+std::string digest_in_hex(std::uint64_t digest) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(digest));
+  return digits;
+}
+
 Result<std::vector<StateGroup>> join_shares(std::span<const GroupShare> shares) {
   std::vector<StateGroup> groups;
   std::unordered_map<std::string_view, std::size_t> known;
@@ -320,8 +320,9 @@ Result<std::vector<StateGroup>> join_shares(std::span<const GroupShare> shares) 
     StateGroup& group = groups[found->second];
     if (group.bytes != share.bytes || group.digest != share.digest)
       return refusal(text("group '", share.group, "': seats ", group.seats.front(), " and ", share.seat,
-                          " should have the same state, and have ", group.bytes, " bytes of layout ", hex(group.digest),
-                          " and ", share.bytes, " bytes of layout ", hex(share.digest)));
+                          " should have the same state, and have ", group.bytes, " bytes of layout ",
+                          digest_in_hex(group.digest), " and ", share.bytes, " bytes of layout ",
+                          digest_in_hex(share.digest)));
     group.seats.push_back(share.seat);
   }
   for (const auto& [name, index] : known) {

@@ -137,6 +137,9 @@ struct ProtectionPlan {
 [[nodiscard]] Result<ProtectionPlan> protect(std::vector<StateGroup> groups, const Positions& positions,
                                              const ProtectionPolicy& policy, const ProtectionBudgets& budgets = {});
 
+// As messages and `pawl status` show it: 16 digits.
+[[nodiscard]] std::string digest_in_hex(std::uint64_t digest);
+
 // Shelves, feeds and digest of a plan that has its groups, stripes and domains.
 void finish_plan(ProtectionPlan& plan, std::uint32_t seat_count);
 
