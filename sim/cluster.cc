@@ -93,6 +93,10 @@ void Cluster::start_node(std::uint32_t machine) {
   nodes[machine]->start();
 }
 
+void Cluster::replace_node(const Node& killed) {
+  if (nodes[killed.machine].get() == &killed) start_node(killed.machine);
+}
+
 bool Cluster::is_well() const {
   if (!state_) return false;
   for (const job::Member& member : state_->seats) {  // the lives that sit there are those that live

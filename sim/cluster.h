@@ -136,6 +136,8 @@ class Cluster {
 
   void start();
   void start_node(std::uint32_t machine);
+  // Its machine is used again: unless that has begun already, since what was dead has been struck twice.
+  void replace_node(const Node& killed);
   // Whether all is well: it runs, and has committed since. Faults that cost memory wait for it.
   [[nodiscard]] bool is_well() const;
   // Whether neither gradients nor copies go between these two members.

@@ -111,8 +111,9 @@ class Drainer : public std::enable_shared_from_this<Drainer> {
     const std::uint32_t ward = seats[wards.front().value].life.node.value;
     log_warn("sim_drain_ward_dies", "node", ward);
     cluster_.may_be_evicted_until[ward] = Duration::max();
-    cluster_.nodes[ward]->kill(0ms, false);
-    later(100ms, [this, ward] { cluster_.start_node(ward); });
+    Node& dying = *cluster_.nodes[ward];
+    dying.kill(0ms, false);
+    later(100ms, [this, &dying] { cluster_.replace_node(dying); });
   }
 
   Cluster& cluster_;
@@ -233,9 +234,9 @@ class Injector : public std::enable_shared_from_this<Injector> {
         blame(fault.machine, fault.length);
         if (silent) wires.set_power(fault.machine, false);
         node->kill(fault.more, silent);
-        heal(fault.length + fault.more, [this, self = shared_from_this(), machine = fault.machine, silent] {
+        heal(fault.length + fault.more, [this, self = shared_from_this(), machine = fault.machine, silent, node] {
           if (silent) cluster_.machines.wires().set_power(machine, true);
-          cluster_.start_node(machine);
+          cluster_.replace_node(*node);
         });
         break;
       }

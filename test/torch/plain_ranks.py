@@ -1,9 +1,11 @@
 """Runs scripts in plain PyTorch: each rank is a process of its own, forked from this one, which has loaded torch.
 
-Most of the processor time of a short training is loading torch. A line of standard input is one run, in JSON: `script`,
-`arguments`, `world`, `environment` (all of it), `output` (a file). The answer is a line with the exit codes of the
-ranks. As soon as one rank fails, the others are killed. This process ends with its input.
+Most of the processor time of a short training is loading torch. A line of standard input is one run, in JSON:
+`script`, `arguments`, `world`, `environment` (all of it), `output` (a file), `limit_s`. The answer is a line with the
+exit codes of the ranks. As soon as one rank fails, the others are killed. Ranks that have not ended after limit_s
+seconds write where each of their threads stands, and are killed a little later. This process ends with its input.
 """
+import faulthandler
 import json
 import os
 import runpy
@@ -24,6 +26,7 @@ def run_rank(run, rank):
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.dump_traceback_later(run["limit_s"], file=2)
     packages = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:1] = [os.path.dirname(run["script"]), *packages]
     sys.argv = [run["script"], *run["arguments"]]
@@ -44,14 +47,21 @@ def run_rank(run, rank):
     os._exit(code)
 
 
-def wait_all(pids):
+def wait_all(pids, limit_s):
     codes = {}
+
+    def kill_others(*_):
+        for other in set(pids) - set(codes):
+            os.kill(other, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, kill_others)
+    signal.setitimer(signal.ITIMER_REAL, limit_s + 2)
     while len(codes) < len(pids):
         pid, status = os.wait()
         codes[pid] = os.waitstatus_to_exitcode(status)
         if codes[pid] != 0:
-            for other in set(pids) - set(codes):
-                os.kill(other, signal.SIGKILL)
+            kill_others()
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return [codes[pid] for pid in pids]
 
 
@@ -66,7 +76,7 @@ def main():
             if pid == 0:
                 run_rank(run, rank)
             pids.append(pid)
-        print(json.dumps(wait_all(pids)), flush=True)
+        print(json.dumps(wait_all(pids, run["limit_s"])), flush=True)
     return None
 
 

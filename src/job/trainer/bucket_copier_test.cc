@@ -27,12 +27,12 @@ std::uint32_t watched_copy(std::byte* to, const std::byte* from, std::size_t siz
 }
 const CopyKernel kWatched{"watched", &watched_copy};
 
-struct TestClock final : Clock {
-  Duration now() override { return time += Duration(1); }  // some of it passes always
-  Duration boottime() override { return time; }
-  Duration wall() override { return time; }
-  void sleep(Duration duration) override { time += duration; }
-  Duration time{1};
+struct TestClock final : Clock {                        // copying threads share it
+  Duration now() override { return Duration(++time); }  // some of it passes always
+  Duration boottime() override { return Duration(time); }
+  Duration wall() override { return Duration(time); }
+  void sleep(Duration duration) override { time += duration.count(); }
+  std::atomic<Duration::rep> time{1};
 };
 
 class BucketCopierTest : public ::testing::Test {
@@ -110,7 +110,7 @@ TEST_F(BucketCopierTest, TakesNoBucketOnceItIsCancelledUntilItIsReset) {
 // The first one at once, then by time, and the rest at the end.
 TEST_F(BucketCopierTest, NotifiesPawldByTime) {
   const auto notices = [this](Duration bucket_takes) {
-    before_each_copy = [this, bucket_takes] { clock_.time += bucket_takes; };
+    before_each_copy = [this, bucket_takes] { clock_.sleep(bucket_takes); };
     notices_ = 0;
     copier_.reset();
     copier_.copy_until(kBuckets);
