@@ -38,6 +38,7 @@ class BadInputTest(JobTest):
                 (["trainer"], ["--standalone", "--nnodes", "2"]),
                 (["--gate-off", "--test-hooks"], ["--standalone", "--gate-off", "--", "true"]),
                 (["--replicas", "at most"], ["--standalone", "--nnodes", "2", "--replicas", "2", "--", "true"]),
+                (["--memory"], ["--standalone", "--memory", "much", "--", "true"]),
                 (["--control"], ["--node-rank", "1", "--", "true"]),
                 (["--node-rank"], ["--control", "127.0.0.1:1", "--", "true"]),
                 (["--standalone"], ["--standalone", "--control", "127.0.0.1:1", "--", "true"]),
@@ -135,6 +136,13 @@ class BadInputTest(JobTest):
         with self.job("--daemon-command", daemon, nodes=2, spares=0, wait=False) as job:
             self.assertEqual(1, job.wait_end(60))
             self.assert_says(job.output() + job.logs(400), "MiB of memory", "free memory")
+
+    def test_more_state_than_the_budget(self):
+        with self.job("--memory", "1MiB", nodes=2, spares=0, wait=False) as job:
+            self.assertEqual(1, job.wait_end(60))
+            self.assert_says(job.output() + job.logs(400), "1.0 MiB are allowed", "--memory", "--replicas 0")
+        with self.job("--memory", "1GiB", nodes=2, spares=0) as job:
+            self.assertEqual({1 << 30}, {node["memory_budget_bytes"] for node in job.nodes().values()})
 
     def test_too_little_memory_for_anything(self):
         """The nodes are tried before they get seats, and the terminal says why they get none."""

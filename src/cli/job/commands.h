@@ -28,6 +28,7 @@ struct RunOptions {
   std::string redundancy;                      // a policy (job/redundancy/protection.h); empty: copies of that number
   std::string domains;                         // a file, "env" or "slurm"; empty: each node is a failure domain
   bool fewer_domains = false;                  // copies may share one if there are too few
+  std::uint64_t memory_bytes = 0;              // of each node, for all its copies of state; 0: what it has
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
   std::uint64_t start_timeout_s = 600;

@@ -273,7 +273,7 @@ Status Seats::check_room(const ArenaSpec& spec) {
   if (committed || parts_.memory.bytes() > 0 || has_room_) return {};
   const Ring& ring = context.mirror.ring();
   Status room = check_memory({Arena::size_bytes(spec), spec.slot_count, ring.seats_per_node_max(), ring.replica_count(),
-                              ring.wards_per_node_max()},
+                              ring.wards_per_node_max(), false, context.mirror.spec().memory_bytes},
                              bytes_for_segments(context.environment->memory.available(), Arena::size_bytes(spec)) +
                                  parts_.memory.ready_bytes());
   has_room_ = room.has_value();

@@ -26,7 +26,8 @@ MemoryPlan SpareMemory::plan() const {
   MemoryPlan plan{.seats_per_node = mirror.ring().seats_per_node_max(),
                   .replica_count = mirror.ring().replica_count(),
                   .wards_per_node = mirror.ring().wards_per_node_max(),
-                  .of_spare = true};
+                  .of_spare = true,
+                  .budget_bytes = mirror.spec().memory_bytes};
   for (const auto& [node, record] : mirror.registrations().nodes)
     plan.arena_bytes = std::max(plan.arena_bytes, record.arena_bytes);
   return plan;

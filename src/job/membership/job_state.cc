@@ -62,6 +62,7 @@ void fields(Io& io, Record& r) {
   io("test_hooks", r.test_hooks), io("gate_off", r.gate_off), io("deadline_ms", r.deadline_ms);
   io("hang_ms", r.hang_ms), io("start_ms", r.start_ms), io("token_digest", r.token_digest);
   io.unless_default("domains", r.domains), io.unless_default("fewer_domains", r.fewer_domains);
+  io.unless_default("memory_bytes", r.memory_bytes);
 }
 template <class Io, Is<NodeRecord> Record>
 void fields(Io& io, Record& r) {

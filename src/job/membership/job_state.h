@@ -37,6 +37,7 @@ struct JobSpec {
   // Who says which nodes die together: nobody (each is alone), "file:" and its digest, "env" or "slurm".
   std::string domains = {};
   bool fewer_domains = false;        // consent: copies may share a domain if there are too few
+  std::uint64_t memory_bytes = 0;    // of each node, for all its arenas; 0: what it has
   bool wait_for_spare = true;        // --no-wait: a recovery without a spare stops the job instead of waiting
   bool test_hooks = false;           // drills may hold phases; the gate may be switched off
   bool gate_off = false;             // test only

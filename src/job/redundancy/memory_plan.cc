@@ -10,8 +10,10 @@ namespace pawl::job {
 namespace {
 
 std::string gibibytes(std::uint64_t bytes) {
+  const bool is_small = bytes < std::uint64_t{1} << 30;
   char number[32];
-  std::snprintf(number, sizeof number, "%.1f GiB", static_cast<double>(bytes) / (std::uint64_t{1} << 30));
+  std::snprintf(number, sizeof number, is_small ? "%.1f MiB" : "%.1f GiB",
+                static_cast<double>(bytes) / (std::uint64_t{1} << (is_small ? 20 : 30)));
   return number;
 }
 
@@ -38,17 +40,19 @@ std::uint32_t segments_wanted(const MemoryPlan& plan, const ReadyView& view) {
 
 Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {
   const std::uint64_t needed = bytes_needed(plan);
-  if (needed <= available_bytes) return {};
+  const bool is_budget = plan.budget_bytes > 0 && plan.budget_bytes < available_bytes;
+  const std::uint64_t allowed = is_budget ? plan.budget_bytes : available_bytes;
+  if (needed <= allowed) return {};
   const std::uint32_t wards = wards_of(plan);
-  std::string remedy = "protect less state per node, or give each node more memory";
-  if (plan.replica_count > 0 &&
-      bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= available_bytes)
+  std::string remedy =
+      text("protect less state per node, or ", is_budget ? "allow more (--memory)" : "give each node more memory");
+  if (plan.replica_count > 0 && bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= allowed)
     remedy += text(", or have fewer replicas (--replicas ", plan.replica_count - 1, ")");
   return Error{Code::invalid,
                text("this node has too little memory ", plan.of_spare ? "to be a spare under" : "for",
                     " the job's policy: ", plan.seats_per_node, " own seat(s) and ", wards, " replica(s) of others, ",
                     plan.slot_count, " slots of ", gibibytes(plan.arena_bytes / plan.slot_count), " each, are ",
-                    gibibytes(needed), "; ", gibibytes(available_bytes), " are available",
+                    gibibytes(needed), "; ", gibibytes(allowed), is_budget ? " are allowed" : " are available",
                     plan.of_spare ? "" : ", and a spare needs as much", ": ", remedy)};
 }
 

@@ -18,12 +18,13 @@ struct MemoryPlan {
   std::uint32_t wards_per_node =
       0;                  // of the node that has most; with failure domains maybe more than k for each own seat
   bool of_spare = false;  // asked by a node that waits for seats, for the words of the refusal
+  std::uint64_t budget_bytes = 0;  // of a node, for all its arenas (`pawl run --memory`); 0: what it has
 };
 
 [[nodiscard]] std::uint32_t arenas_needed(const MemoryPlan& plan);  // of one node
 [[nodiscard]] std::uint64_t bytes_needed(const MemoryPlan& plan);   // of one node, spares included
 
-// Fails: `invalid` if that is more than `available_bytes`, with the arithmetic and the remedies.
+// Fails: `invalid` if that is more than `available_bytes`, or than the budget, with the arithmetic and the remedies.
 [[nodiscard]] Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes);
 
 // Segments of `plan.arena_bytes` that a node keeps ready for arenas to come: a spare all that it will need, a member no

@@ -27,6 +27,20 @@ TEST(MemoryPlanned, IsRefusedWithItsArithmetic) {
     EXPECT_NE(refused.error().what.find(words), std::string::npos) << refused.error().what;
 }
 
+TEST(MemoryPlanned, ABudgetCountsWhereItIsLessThanWhatThereIs) {
+  MemoryPlan plan{4 * kGib, 2, 2, 1};
+  plan.budget_bytes = 16 * kGib;
+  EXPECT_TRUE(check_memory(plan, 64 * kGib));
+  plan.budget_bytes = 15 * kGib;
+  const Status refused = check_memory(plan, 64 * kGib);
+  ASSERT_FALSE(refused);
+  for (const char* words : {"are 16.0 GiB; 15.0 GiB are allowed", "allow more (--memory)", "--replicas 0"})
+    EXPECT_NE(refused.error().what.find(words), std::string::npos) << refused.error().what;
+  const Status less = check_memory(plan, 14 * kGib);
+  ASSERT_FALSE(less);
+  EXPECT_NE(less.error().what.find("14.0 GiB are available"), std::string::npos) << less.error().what;
+}
+
 TEST(MemoryPlanned, FewerReplicasAreNoRemedyForTooManySeats) {
   const Status refused = check_memory({4 * kGib, 2, 2, 1}, 7 * kGib);
   ASSERT_FALSE(refused);
