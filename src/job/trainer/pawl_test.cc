@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "base/crc32c.h"
@@ -232,6 +234,43 @@ TEST_F(Pawl, ANewProcessInTheSeatRestoresFromTheSameArena) {
   Training successor;
   successor.start(directory.socket());
   successor.expect_state_of(1);
+}
+
+// What of this process outlives a handle that is forgotten: descriptors, threads, mapped segments.
+std::array<std::size_t, 3> held_by_this_process() {
+  const auto entries = [](const char* directory) {
+    return static_cast<std::size_t>(std::ranges::distance(std::filesystem::directory_iterator(directory)));
+  };
+  std::ifstream maps("/proc/self/maps");
+  std::size_t segments = 0;
+  for (std::string line; std::getline(maps, line);) segments += line.find("/memfd:") != std::string::npos ? 1 : 0;
+  return {entries("/proc/self/fd"), entries("/proc/self/task"), segments};
+}
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kLives = 60;  // a minute of sanitizers for each thousand
+#else
+constexpr std::uint64_t kLives = 1000;
+#endif
+
+TEST_F(Pawl, AThousandTrainersInOneSeatLeaveNothingBehind) {
+  constexpr std::uint64_t kWarm = 10;
+  std::array<std::size_t, 3> warm{};
+  for (std::uint64_t life = 1; life <= kLives; ++life) {
+    Training one;
+    one.start(directory.socket());
+    one.step(life);
+    ASSERT_EQ(pawl_finish(one.t), PAWL_OK) << pawl_error(one.t);
+    pawl_detach(std::exchange(one.t, nullptr));
+    daemon.wait_for(MessageKind::detach);
+    if (life == kWarm) warm = held_by_this_process();
+    kept.new_page();
+    daemon.set_seating({life + 1, 0, 1, life});
+  }
+  for (int looks = 0; looks < 100 && held_by_this_process() != warm;
+       ++looks)  // the test's pawld lets go a little later
+    std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_EQ(held_by_this_process(), warm) << "descriptors, threads, mapped segments";
 }
 
 TEST_F(Pawl, ABlobHasTheCapacityOfTheSnapshotThatIsRestored) {
