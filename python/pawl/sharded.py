@@ -109,9 +109,10 @@ def forget_meshes() -> None:
     redistribute = sys.modules.get("torch.distributed.tensor._redistribute")
     for kept in (dtensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding,
                  getattr(redistribute, "_gen_transform_infos", None)):
-        clear = getattr(kept, "cache_clear", None)
-        if clear is not None:
-            clear()
+        for each in (kept, getattr(kept, "cache", None)):  # PyTorch 2.6 to 2.8 have theirs one level below
+            clear = getattr(each, "cache_clear", None)
+            if clear is not None:
+                clear()
     native = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if native is not None:
         native()

@@ -15,6 +15,7 @@ from campaign import GPT, SMALL_GPT, Campaign, harness  # noqa: E402
 from leaks import Leaks  # noqa: E402
 from test_drill import PYTHON, run_drill  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
 from trap_job import TrapTest  # noqa: E402
 
@@ -27,6 +28,7 @@ IN_A_STEP = [
     ("compute", "node", 0), ("allreduce", "trainer", 1), ("fence", "node", 2), ("update", "trainer", 3),
     ("allreduce", "node", 3), ("aside", "trainer", 0), ("update", "node", 1), ("compute", "trainer", 2),
 ]
+RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 needs_fsdp2 = unittest.skipUnless(hasattr(torch.cpu.Stream, "record_event"),
                                   "FSDP2 of PyTorch 2.6 can't compute on CPUs")
 
@@ -128,6 +130,8 @@ class ShardTrapTest(TrapTest):
                 self.refused("cut_teacher", f"Sequential.{name}, and 3 more, was cut over the ranks",
                              "src_data_rank=None", TRAP_FORM=form)
 
+    @unittest.skipIf(RELEASE < (2, 9), "PyTorch 2.8 and before leave such gradients, and momenta, as parts of a sum, "
+                                       "which no rank has: refused by name")
     def test_modules_that_are_given_dtensors(self):
         self.equal("dtensor_inputs", kill="1:6,0:10", spares=1)
 
@@ -188,6 +192,8 @@ class ShardTrapTest(TrapTest):
                 "own gather later": ("exchanged by OwnGather", "set_custom_all_gather()"),
                 "gather on commit": ("on_commit", "job.aside()"), "barrier on commit": ("on_commit", "job.aside()"),
                 }.items():
+            if form == "own gather later" and not hasattr(FSDPModule, "set_custom_all_gather"):
+                continue  # PyTorch 2.8 has none
             with self.subTest(form=form):
                 self.refused("fsdp2_refused", *words, TRAP_FORM=form)
 

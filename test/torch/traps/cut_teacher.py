@@ -35,7 +35,8 @@ if dist.get_rank() == 0:
     from_one.load_state_dict(loaded())
 from_all.load_state_dict(loaded())
 for teacher, source in ((from_one, 0), (from_all, None)):
-    parallelize_module(teacher.requires_grad_(False), mesh, PLAN, src_data_rank=source)
+    parallelize_module(teacher, mesh, PLAN, src_data_rank=source)
+    teacher.requires_grad_(False)  # PyTorch 2.8 forgets it of what it cuts
 torch.manual_seed(1)
 student = parallelize_module(layers(), mesh, PLAN)
 optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)

@@ -10,12 +10,16 @@ from torch.distributed.fsdp import fully_shard
 import pawl
 
 
-class Around(nn.ModuleDict):
+class Around(nn.Module):
+    def __init__(self, encoder, decoder):
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
     def forward(self, inputs):
-        features = self["encoder"](inputs)
+        features = self.encoder(inputs)
         if features.requires_grad and last:
             features.register_hook(check)
-        return self["decoder"](features)
+        return self.decoder(features)
 
 
 def check(gradient):
@@ -32,7 +36,7 @@ torch.manual_seed(1)
 inputs, labels = trap.data()
 encoder = nn.Sequential(nn.Linear(trap.FEATURES, 16), nn.Tanh(), nn.Dropout(0.1))
 decoder = nn.Linear(16, trap.CLASSES)
-model = Around({"encoder": encoder, "decoder": decoder})
+model = Around(encoder, decoder)
 for module in (encoder, decoder, model):
     fully_shard(module)
 torch.manual_seed(job.rank)
