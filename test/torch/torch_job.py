@@ -65,7 +65,7 @@ class PlainRanks:
                 env={**without_pawl(os.environ), **without_pawl(environment()), "PYTHONPATH": LEAN})
             atexit.register(cls.end)
         run = {"script": script, "arguments": arguments, "world": world, "environment": variables, "output": output,
-               "limit_s": END_S / 2}
+               "limit_s": END_S}
         cls.process.stdin.write(json.dumps(run) + "\n")
         cls.process.stdin.flush()
         return json.loads(cls.process.stdout.readline() or "[-1]")
@@ -94,7 +94,7 @@ def run_plain(script, folder, world, options, **variables):
             said = file.read()
         if is_last or set(codes) != {-signal.SIGKILL}:
             raise ReferenceFailed(f"the reference failed: {said[-6000:] or codes}")
-        print(f"the plain reference had no end in {END_S / 2:.0f} s; once more. It stood here:\n{said[-6000:]}",
+        print(f"the plain reference had no end in {END_S:.0f} s; once more. It stood here:\n{said[-6000:]}",
               file=sys.stderr)
         shutil.rmtree(folder)
         os.makedirs(folder)
