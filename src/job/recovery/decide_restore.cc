@@ -1,5 +1,6 @@
 // From frozen inventories to who sits where and reads what, or the verdict that it cannot be done.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -13,12 +14,8 @@ namespace pawl::job {
 namespace {
 
 // Only these speak for this recovery: survivors' reports of this very generation.
-std::vector<Inventory> valid_inventories(const QuiescingView& view) {
-  const Roster roster(view.state);
-  std::vector<Inventory> valid;
-  for (const Inventory& inventory : view.inventories)
-    if (inventory.generation == view.state.generation && roster.is_survivor(inventory.life)) valid.push_back(inventory);
-  return valid;
+bool is_valid(const JobState& state, const Roster& roster, const Inventory& inventory) {
+  return inventory.generation == state.generation && roster.is_survivor(inventory.life);
 }
 
 bool is_registered(const QuiescingView& view, NodeLife life) {
@@ -35,7 +32,7 @@ std::vector<Inventory> lingering_inventories(const QuiescingView& view) {
   return lingering;
 }
 
-std::vector<NodeLife> lives_in(const std::vector<Inventory>& inventories) {
+std::vector<NodeLife> lives_in(std::span<const Inventory> inventories) {
   std::vector<NodeLife> lives;
   for (const Inventory& inventory : inventories) lives.push_back(inventory.life);
   return lives;
@@ -50,16 +47,15 @@ std::vector<NodeLife> unheard_of(const QuiescingView& view, const std::vector<In
   return unheard;
 }
 
-std::vector<NodeLife> missing_of(const JobState& state, const std::vector<Inventory>& inventories) {
-  std::set<NodeLife> reported;
-  for (const Inventory& inventory : inventories) reported.insert(inventory.life);
-  std::vector<NodeLife> missing = survivors_of(state);
-  std::erase_if(missing, [&reported](NodeLife life) { return reported.contains(life); });
+std::vector<NodeLife> missing_of(const Roster& roster, std::span<const Inventory> inventories) {
+  std::vector<NodeLife> reported = lives_in(inventories);
+  std::ranges::sort(reported);
+  std::vector<NodeLife> missing = roster.survivors();
+  std::erase_if(missing, [&reported](NodeLife life) { return std::ranges::binary_search(reported, life); });
   return missing;
 }
 
 struct Seating {
-  std::vector<Member> seats;
   std::vector<Seat> moved;
   std::vector<Seat> unseated;  // no spare for these
 };
@@ -107,19 +103,20 @@ std::vector<NodeRecord>::iterator choose_spare(const QuiescingView& view, std::v
 }
 
 // All seats of one dead node go to one spare, so that what shared a failure domain still shares just one.
-Seating seat_spares(const QuiescingView& view) {
-  Seating seating{view.state.seats, {}, {}};
+// `seated`: the state's seats, in which they move.
+Seating seat_spares(const QuiescingView& view, std::vector<Member>& seated) {
+  Seating seating;
   std::vector<NodeRecord> spares = spares_of(view.state, view.nodes, view.cordoned, view.silent);
   const Roster roster(view.state);
   const Ring ring = ring_of(view.state.seats, view.spec.replica_count);
   for (const NodeLife& dead : roster.members()) {
     if (roster.is_survivor(dead)) continue;
     const std::vector<Seat> seats = seats_of(view.state, dead);
-    const auto spare = choose_spare(view, spares, seating.seats, seats, ring);
+    const auto spare = choose_spare(view, spares, seated, seats, ring);
     std::vector<Seat>& list = spare == spares.end() ? seating.unseated : seating.moved;
     list.insert(list.end(), seats.begin(), seats.end());
     if (spare == spares.end()) continue;
-    seat_at(seating.seats, seats, *spare);
+    seat_at(seated, seats, *spare);
     spares.erase(spare);
   }
   return seating;
@@ -134,15 +131,18 @@ std::vector<NodeLife> cordoned_spares(const QuiescingView& view) {
 }
 
 // Seats that stay where they are and need a new process: asked for, or dead by their own node's account.
-std::vector<Seat> restarts(const JobState& state, const std::vector<Inventory>& inventories, const Seating& seating) {
+std::vector<Seat> restarts(const JobState& state, std::span<const Inventory> inventories, const Seating& seating) {
   std::map<NodeLife, const Inventory*> reports;
-  for (const Inventory& inventory : inventories) reports[inventory.life] = &inventory;
+  for (const Inventory& inventory : inventories) reports.insert_or_assign(reports.end(), inventory.life, &inventory);
   const std::set<Seat> moved(seating.moved.begin(), seating.moved.end());
   const std::set<Seat> asked(state.restart.begin(), state.restart.end());
   std::vector<Seat> restart;
+  auto report = reports.end();
+  const Member* before = nullptr;
   for (const Member& member : state.seats) {
+    if (before == nullptr || before->life != member.life) report = reports.find(member.life);
+    before = &member;
     if (moved.contains(member.seat)) continue;
-    const auto report = reports.find(member.life);
     const bool alive = report == reports.end() || contains(report->second->trainers_alive, member.seat);
     if (!alive || asked.contains(member.seat)) restart.push_back(member.seat);
   }
@@ -216,21 +216,34 @@ std::vector<Unreached> unreached_sources(const JobState& state) {
   return unreached;
 }
 
+// Valid as long as the view that they are of.
 struct Reports {
-  std::vector<Inventory> members;
+  std::span<const Inventory> members;  // most often all of the view's: then they are not copied
   std::vector<Inventory> lingering;
   Step committed = {};  // as any who was evicted knew, also one who has gone or begun anew since
+  std::vector<Inventory> kept = {};
+
+  void keep(std::vector<Inventory> some) {
+    kept = std::move(some);
+    members = kept;
+  }
 };
 
-Reports reports_of(const QuiescingView& view) {
-  Reports reports{valid_inventories(view), lingering_inventories(view)};
+Reports reports_of(const QuiescingView& view, const Roster& roster) {
+  Reports reports{view.inventories, lingering_inventories(view)};
+  const auto valid = [&](const Inventory& inventory) { return is_valid(view.state, roster, inventory); };
+  if (!std::ranges::all_of(view.inventories, valid)) {
+    std::vector<Inventory> some;
+    std::ranges::copy_if(view.inventories, std::back_inserter(some), valid);
+    reports.keep(std::move(some));
+  }
   for (const Inventory& inventory : view.inventories)
     if (inventory.generation == view.state.generation && contains(view.state.evicted, inventory.life))
       reports.committed = std::max(reports.committed, inventory.committed);
   return reports;
 }
 
-Plan plan_of(const QuiescingView& view, const std::vector<Inventory>& inventories, const Reports& reports,
+Plan plan_of(const QuiescingView& view, std::span<const Inventory> inventories, const Reports& reports,
              std::span<const NodeLife> evicted, std::span<const NodeLife> lingering) {
   PlanInput input;
   input.seat_count = static_cast<std::uint32_t>(view.state.seats.size());
@@ -270,7 +283,7 @@ Plan best_plan(const QuiescingView& view, const Reports& reports, std::span<cons
   const std::vector<NodeLife> lingering = lives_in(reports.lingering);
   std::vector<NodeLife> gone(evicted.begin(), evicted.end());
   std::erase_if(gone, [&lingering](NodeLife life) { return contains(lingering, life); });
-  std::vector<Inventory> all = reports.members;
+  std::vector<Inventory> all(reports.members.begin(), reports.members.end());
   all.insert(all.end(), reports.lingering.begin(), reports.lingering.end());
   Plan more = plan_of(view, all, reports, gone, lingering);
   return more.resume > plan.resume ? more : plan;
@@ -286,12 +299,11 @@ void count_suspects_from(JobState& next, const JobState& before) {
   }
 }
 
-JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating, std::vector<Seat> restart,
-                   NodeLife self) {
-  JobState next = view.state;
+// `next`: as the state, with whom the seats are others' now.
+void begin_restoring(JobState& next, const QuiescingView& view, const Plan& plan, std::vector<Seat> restart,
+                     NodeLife self) {
   next.phase = JobPhase::restoring;
   next.leader = self;
-  next.seats = std::move(seating.seats);
   next.resume = plan.resume;
   next.committed = plan.committed;
   next.sources = plan.sources;
@@ -311,7 +323,6 @@ JobState restoring(const QuiescingView& view, const Plan& plan, Seating& seating
   next.plan_digest = digest_of(next.sources, next.resume);
   next.waiting.clear();
   next.verdict = redone_steps(plan);
-  return next;
 }
 
 // Who of two that linger stays for longer. A drained one gets no seat, so it is of no use elsewhere. All agree: who drains
@@ -330,8 +341,11 @@ bool stays_longer(const JobState& state, NodeLife one, NodeLife other) {
 bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late) {
   std::vector<NodeLife> evicted = view.state.evicted;
   evicted.insert(evicted.end(), late.begin(), late.end());
-  Reports reports = reports_of(view);
-  std::erase_if(reports.members, [&late](const Inventory& inventory) { return contains(late, inventory.life); });
+  Reports reports = reports_of(view, Roster(view.state));
+  std::vector<Inventory> others;
+  std::ranges::copy_if(reports.members, std::back_inserter(others),
+                       [&late](const Inventory& inventory) { return !contains(late, inventory.life); });
+  reports.keep(std::move(others));
   return !is_beyond_recovery(best_plan(view, reports, evicted), is_anybody_there(view, reports));
 }
 
@@ -345,17 +359,20 @@ bool must_linger(const QuiescingView& view, NodeLife evicted) {
         return !contains(state.evicted, node.life) && !contains(state.departed, node.life);
       });
   if (!anybody) return false;
-  Reports others = reports_of(view);
+  const Roster roster(state);
+  Reports others = reports_of(view, roster);
   const auto own = std::ranges::find(others.lingering, evicted, &Inventory::life);
   if (own == others.lingering.end()) return true;
   // What it knows to be committed is not reported in a further generation, when it has begun anew.
-  if (state.committed < own->committed || !missing_of(state, others.members).empty()) return true;
+  if (state.committed < own->committed || !missing_of(roster, others.members).empty()) return true;
   // Any of them may know of a step that nobody else knows to be committed.
   if (!view.lingering_late && !unheard_of(view, others.lingering).empty()) return true;
   std::erase_if(others.lingering,
                 [&](const Inventory& inventory) { return !stays_longer(state, inventory.life, evicted); });
   const bool enough = is_enough(best_plan(view, others, state.evicted), is_anybody_there(view, others));
-  return !enough || seat_spares(view).unseated.empty();
+  if (!enough) return true;
+  std::vector<Member> seated = state.seats;
+  return seat_spares(view, seated).unseated.empty();
 }
 
 std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife> ready,
@@ -384,8 +401,9 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
   const JobState& state = view.state;
   if (state.phase != JobPhase::quiescing)
     return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
-  const Reports reports = reports_of(view);
-  if (std::vector<NodeLife> late = missing_of(state, reports.members); !late.empty()) {
+  const Roster roster(state);
+  const Reports reports = reports_of(view, roster);
+  if (std::vector<NodeLife> late = missing_of(roster, reports.members); !late.empty()) {
     std::string what = wait_for_reports(state.phase, late);
     return Wait{std::move(what), std::move(late), false};
   }
@@ -404,7 +422,8 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     return StateMove{std::move(ended), std::move(why)};
   }
 
-  Seating seating = seat_spares(view);
+  JobState next = state;
+  const Seating seating = seat_spares(view, next.seats);
   if (!seating.unseated.empty()) {
     std::string what = text("a spare for seat ", numbers_of(seating.unseated));
     if (const std::vector<NodeLife> barred = cordoned_spares(view); !barred.empty())
@@ -415,7 +434,7 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
              ", and --no-wait forbids to wait for one; start with more --spares, or without --no-wait");
     return StateMove{failed(state, self, verdict), verdict};
   }
-  JobState next = restoring(view, plan, seating, restarts(state, reports.members, seating), self);
+  begin_restoring(next, view, plan, restarts(state, reports.members, seating), self);
   std::string why = why_restoring(view, next, plan, seating);
   return StateMove{std::move(next), std::move(why)};
 }

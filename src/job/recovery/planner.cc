@@ -84,8 +84,11 @@ bool belong_together(const InventoryItem& a, const InventoryItem& b) {
 struct StepSources {
   // index = seat. The nearest whole copy; or, where there is none, the nearest of the parts that are whole together.
   std::vector<Candidate> nearest;
+  std::vector<std::uint32_t> whole_copies = {};  // index = seat
+  std::vector<bool> lacks = {};  // index as in Promised::at: a copy of which nothing whole is there, at nodes that live
   std::map<Seat, Parts> parts = {};  // copies that are not whole
   std::uint32_t covered = 0;         // seats that have a nearest
+  bool layouts_alike = true;         // of all copies of each seat, which are whole
 };
 using Steps = std::map<Step, StepSources, std::greater<>>;
 
@@ -120,46 +123,85 @@ std::string place_of(NodeLife at, SourceKind kind) {
   return text(kind == SourceKind::own_arena ? "own copy" : "replica", " at node ", at.node);
 }
 
-void add(StepSources& step, const Part& part) {
-  const Candidate& candidate = part.at;
-  const Seat seat = candidate.item->seat;
-  if (!candidate.whole) return step.parts[seat].push_back(part);
-  Candidate& best = step.nearest[seat.value];
-  if (best.item == nullptr) ++step.covered;
-  if (best.item == nullptr || nearer(candidate, best)) best = candidate;
-}
-
-Steps sound_sources(const PlanInput& input) {
-  Steps steps;
-  for (const Inventory& inventory : input.inventories) {
-    if (contains(input.evicted, inventory.life)) continue;
-    for (const InventoryItem& item : inventory.items)
-      for_sound_parts(input, inventory.life, item, [&](Extent part) {
-        StepSources& step = steps[item.step];
-        step.nearest.resize(input.seat_count);
-        add(step, part_at(input, inventory.life, item, part));
-      });
-  }
-  for (auto& [step, sources] : steps) join_parts(sources);
-  return steps;
-}
-
 // Where copies are promised: [seat * each] the own arena's node, then the holders, nearest first.
 struct Promised {
   std::size_t each = 0;
   std::vector<NodeLife> at;
+  std::vector<bool> alive;  // of each: its node is not evicted
 };
 
 Promised promised_copies(const PlanInput& input) {
   if (input.seats.size() != input.seat_count) return {};
   const Ring ring = ring_of(input.seats, input.replica_count);
-  Promised promised{std::size_t{1} + ring.replica_count(), {}};
-  for (std::uint32_t seat = 0; seat < input.seat_count; ++seat) {
-    promised.at.push_back(input.seats[seat].life);
-    for (const std::uint32_t position : ring.holders_of(Seat(seat)))
-      promised.at.push_back(input.seats[ring.first_seat(position).value].life);
+  Promised promised{std::size_t{1} + ring.replica_count(), {}, {}};
+  promised.at.reserve(promised.each * input.seat_count);
+  promised.alive.reserve(promised.each * input.seat_count);
+  std::vector<NodeLife> evicted(input.evicted.begin(), input.evicted.end());
+  std::ranges::sort(evicted);
+  const auto add = [&](NodeLife life) {
+    promised.at.push_back(life);
+    promised.alive.push_back(!std::ranges::binary_search(evicted, life));
+  };
+  for (std::uint32_t position = 0; position < ring.position_count(); ++position) {
+    const std::span<const std::uint32_t> holders = ring.holders_at(position);
+    const std::uint32_t first = ring.first_seat(position).value;
+    for (std::uint32_t seat = first; seat < first + ring.seats_at(position); ++seat) {
+      add(input.seats[seat].life);
+      for (const std::uint32_t holder : holders) add(input.seats[ring.first_seat(holder).value].life);
+    }
   }
   return promised;
+}
+
+// Whether the item would be the i-th promised copy.
+template <class Use>
+void for_promised(const Promised& promised, NodeLife at, const InventoryItem& item, Use use) {
+  if (promised.at.empty()) return;
+  const std::size_t own = item.seat.value * promised.each;
+  const bool is_own = item.kind == SourceKind::own_arena;
+  const std::size_t end = own + (is_own ? 1 : promised.each);
+  for (std::size_t i = own + (is_own ? 0 : 1); i < end; ++i)
+    if (promised.at[i] == at) use(i);
+}
+
+void add(StepSources& step, const Promised& promised, const Part& part) {
+  const Candidate& candidate = part.at;
+  const Seat seat = candidate.item->seat;
+  if (!candidate.whole) {
+    step.layouts_alike = false;  // not looked at
+    return step.parts[seat].push_back(part);
+  }
+  for_promised(promised, candidate.at, *candidate.item, [&step](std::size_t i) { step.lacks[i] = false; });
+  Candidate& best = step.nearest[seat.value];
+  ++step.whole_copies[seat.value];
+  if (best.item == nullptr)
+    ++step.covered;
+  else if (best.item->layout_digest != candidate.item->layout_digest)
+    step.layouts_alike = false;
+  if (best.item == nullptr || nearer(candidate, best)) best = candidate;
+}
+
+StepSources& sources_at(Steps& steps, const PlanInput& input, const Promised& promised, Step step) {
+  StepSources& sources = steps[step];
+  if (sources.nearest.empty()) {
+    sources.nearest.resize(input.seat_count);
+    sources.whole_copies.resize(input.seat_count);
+    sources.lacks = promised.alive;
+  }
+  return sources;
+}
+
+Steps sound_sources(const PlanInput& input, const Promised& promised) {
+  Steps steps;
+  for (const Inventory& inventory : input.inventories) {
+    if (contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items)
+      for_sound_parts(input, inventory.life, item, [&](Extent part) {
+        add(sources_at(steps, input, promised, item.step), promised, part_at(input, inventory.life, item, part));
+      });
+  }
+  for (auto& [step, sources] : steps) join_parts(sources);
+  return steps;
 }
 
 // One that reaches to the stream's end counts as more than any that does not.
@@ -175,16 +217,6 @@ struct Lacks {
   std::map<std::size_t, Extents> some;  // only these bytes of it are missing
 };
 
-// Whether the item would be the i-th promised copy.
-template <class Use>
-void for_promised(const Promised& promised, NodeLife at, const InventoryItem& item, Use use) {
-  const std::size_t own = item.seat.value * promised.each;
-  const bool is_own = item.kind == SourceKind::own_arena;
-  const std::size_t end = own + (is_own ? 1 : promised.each);
-  for (std::size_t i = own + (is_own ? 0 : 1); i < end; ++i)
-    if (promised.at[i] == at) use(i);
-}
-
 // What is missing of a copy of which these parts are there: nothing can be read from two slots together, so of the fuller
 // one; of two alike of the later one, as every node does.
 Extents least_holes(const std::map<Together, Extents>& parts) {
@@ -197,23 +229,13 @@ Extents least_holes(const std::map<Together, Extents>& parts) {
 }
 
 // Of the promised copies that did not die with their node, what is not there at `step`.
-Lacks lacking(const PlanInput& input, const Promised& promised, Step step) {
-  Lacks lacks;
-  for (const NodeLife& life : promised.at) lacks.all.push_back(!contains(input.evicted, life));
-  if (promised.at.empty()) return lacks;
+Lacks lacking(const Promised& promised, const StepSources& step) {
+  Lacks lacks{step.lacks, {}};
   std::map<std::size_t, std::map<Together, Extents>> parts;
-  for (const Inventory& inventory : input.inventories)
-    for (const InventoryItem& item : inventory.items) {
-      if (item.step != step) continue;
-      for_sound_parts(input, inventory.life, item, [&](Extent part) {
-        for_promised(promised, inventory.life, item, [&](std::size_t i) {
-          if (part.is_whole())
-            lacks.all[i] = false;
-          else
-            parts[i][together_of(item)].push_back(part);
-        });
-      });
-    }
+  for (const auto& [seat, seats_parts] : step.parts)
+    for (const Part& part : seats_parts)
+      for_promised(promised, part.at.at, *part.at.item,
+                   [&](std::size_t i) { parts[i][together_of(*part.at.item)].push_back(part.extent); });
   for (const auto& [i, there] : parts) {
     if (!lacks.all[i]) continue;  // whole besides, or evicted
     lacks.all[i] = false;
@@ -232,8 +254,7 @@ bool is_within(const Lacks& part, const Lacks& all) {
 }
 
 // The climb that planner.h describes. 0: nothing is whole, or nothing was committed and no later step is kept as well.
-Step choose_resume(const PlanInput& input, const Steps& steps, Step floor) {
-  const Promised promised = promised_copies(input);
+Step choose_resume(const PlanInput& input, const Promised& promised, const Steps& steps, Step floor) {
   std::optional<Lacks> reached;
   if (floor == Step(0)) reached.emplace(Lacks{std::vector<bool>(promised.at.size(), false), {}});
   Step resume;
@@ -242,7 +263,7 @@ Step choose_resume(const PlanInput& input, const Steps& steps, Step floor) {
     if (step->second.covered != input.seat_count) continue;
     greatest_whole = step->first;
     if (step->first < floor) continue;
-    Lacks lacks = lacking(input, promised, step->first);
+    Lacks lacks = lacking(promised, step->second);
     if (reached && !is_within(lacks, *reached)) continue;
     resume = step->first;
     reached = std::move(lacks);
@@ -251,15 +272,8 @@ Step choose_resume(const PlanInput& input, const Steps& steps, Step floor) {
 }
 
 // Seats of whose stream some byte of `step` lies in one place only, among all that the survivors hold.
-std::vector<Seat> single_copies(const PlanInput& input, Step step, const StepSources& sources) {
-  std::vector<std::uint32_t> copies(input.seat_count);
-  for (const Inventory& inventory : input.inventories) {
-    if (contains(input.evicted, inventory.life)) continue;
-    for (const InventoryItem& item : inventory.items)
-      if (item.step == step)
-        for_sound_parts(input, inventory.life, item,
-                        [&](Extent part) { copies[item.seat.value] += part.is_whole() ? 1 : 0; });
-  }
+std::vector<Seat> single_copies(const PlanInput& input, const StepSources& sources) {
+  std::vector<std::uint32_t> copies = sources.whole_copies;
   for (const auto& [seat, parts] : sources.parts) {
     Extents extents;
     for (const Part& part : parts) extents.push_back(part.extent);
@@ -443,6 +457,7 @@ std::vector<Source> sources_of(const PlanInput& input, Step step, const StepSour
 // Sound copies of a chosen step whose layout is not that of the chosen copy.
 std::vector<std::string> other_layouts(const PlanInput& input, Step step, const StepSources& chosen) {
   std::vector<std::string> notes;
+  if (chosen.layouts_alike) return notes;
   for (const Inventory& inventory : input.inventories) {
     if (contains(input.evicted, inventory.life)) continue;
     for (const InventoryItem& item : inventory.items) {
@@ -468,11 +483,12 @@ Plan plan_restore(const PlanInput& input) {
 
   Step floor = plan.committed;
   if (!input.lineage.empty()) floor = std::max(floor, input.lineage.back().resume);
-  const Steps steps = sound_sources(input);  // the greatest first
-  plan.resume = choose_resume(input, steps, floor);
+  const Promised promised = promised_copies(input);
+  const Steps steps = sound_sources(input, promised);  // the greatest first
+  plan.resume = choose_resume(input, promised, steps, floor);
   if (const auto chosen = steps.find(plan.resume); chosen != steps.end()) {
     plan.sources = sources_of(input, plan.resume, chosen->second);
-    if (input.replica_count > 0) plan.single_copies = single_copies(input, plan.resume, chosen->second);
+    if (input.replica_count > 0) plan.single_copies = single_copies(input, chosen->second);
     plan.notes = other_layouts(input, plan.resume, chosen->second);
   }
   const bool nothing_ever = plan.committed == Step(0) && steps.empty();
