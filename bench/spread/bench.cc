@@ -232,9 +232,9 @@ class SeatSide {
 void print(const std::string& what, std::vector<Took> all, double bytes, double raw_median_s) {
   std::ranges::sort(all, {}, &Took::s);
   const Took& median = all[all.size() / 2];
-  std::printf("%-20s %7.0f ms (%.0f .. %.0f)  %5.2f GB/s  %4.2fx raw of 4  core s: seat %.2f, holder %.2f\n", what.c_str(),
-              median.s * 1e3, all.front().s * 1e3, all.back().s * 1e3, bytes / median.s / 1e9, raw_median_s / median.s,
-              median.seat_core_s, median.holder_core_s);
+  std::printf("%-20s %7.0f ms (%.0f .. %.0f)  %5.2f GB/s  %4.2fx raw of 4  core s: seat %.2f, holder %.2f\n",
+              what.c_str(), median.s * 1e3, all.front().s * 1e3, all.back().s * 1e3, bytes / median.s / 1e9,
+              raw_median_s / median.s, median.seat_core_s, median.holder_core_s);
 }
 
 double median_s(std::vector<Took> all) {
