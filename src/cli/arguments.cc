@@ -125,10 +125,10 @@ void add_run(CLI::App& app, Everything& all) {
       "each node's PAWL_DOMAIN; or slurm: its switch. Copies lie in other domains than what they protect");
   run->add_flag(both("--fewer-domains"), o.fewer_domains,
                 "let copies share a failure domain if there are too few domains, instead of refusing to begin");
-  run->add_option("--memory", o.memory_bytes,
-                  "bytes of each node's memory for the state that is kept there, own and others', such as 64GiB; a job "
-                  "that needs more is refused before its first commit. Default: what the machine or control group has")
-      ->transform(CLI::AsSizeValue(false));
+  add_bytes(*run, "--memory", o.memory_bytes,
+            "of each node, for the state that is kept there, own and others', such as 64GiB: a job that needs more is "
+            "refused "
+            "before its first commit; the same on every node. Default: what the machine or control group has");
   run->add_option("--deadline-ms", o.deadline_ms,
                   "a lost node is noticed within this time; all other deadlines follow from it")
       ->check(whole_number)

@@ -1,9 +1,10 @@
 """Runs scripts in plain PyTorch: each rank is a process of its own, forked from this one, which has loaded torch.
 
 Most of the processor time of a short training is loading torch. A line of standard input is one run, in JSON:
-`script`, `arguments`, `world`, `environment` (all of it), `output` (a file), `limit_s`. The answer is a line with the
-exit codes of the ranks. As soon as one rank fails, the others are killed. Ranks that have not ended after limit_s
-seconds write where each of their threads stands, and are killed a little later. This process ends with its input.
+`script`, `arguments`, `world`, `environment` (all of it), `output` (a file), `limit_s`. The answer is a line: `codes`
+of the ranks, and whether they were `late`. As soon as one rank fails, the others are killed. Ranks that have not
+ended after limit_s seconds write where each of their threads stands, and are killed a little later. This process ends
+with its input.
 """
 import faulthandler
 import json
@@ -48,13 +49,17 @@ def run_rank(run, rank):
 
 
 def wait_all(pids, limit_s):
-    codes = {}
+    codes, late = {}, []
 
-    def kill_others(*_):
+    def kill_others():
         for other in set(pids) - set(codes):
             os.kill(other, signal.SIGKILL)
 
-    signal.signal(signal.SIGALRM, kill_others)
+    def on_limit(*_):
+        late.append(True)
+        kill_others()
+
+    signal.signal(signal.SIGALRM, on_limit)
     signal.setitimer(signal.ITIMER_REAL, limit_s + 2)
     while len(codes) < len(pids):
         pid, status = os.wait()
@@ -62,7 +67,7 @@ def wait_all(pids, limit_s):
         if codes[pid] != 0:
             kill_others()
     signal.setitimer(signal.ITIMER_REAL, 0)
-    return [codes[pid] for pid in pids]
+    return {"codes": [codes[pid] for pid in pids], "late": bool(late)}
 
 
 def main():

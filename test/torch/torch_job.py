@@ -5,6 +5,7 @@ import glob
 import hashlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -57,7 +58,7 @@ class PlainRanks:
 
     @classmethod
     def run(cls, script, arguments, world, variables, output):
-        """The exit codes of the ranks."""
+        """The exit codes of the ranks, and whether they had no end in time."""
         if cls.process is None:
             cls.process = subprocess.Popen(
                 [environment()["PYTHON_EXEC"], "-B", os.path.join(HERE, "plain_ranks.py")], stdin=subprocess.PIPE,
@@ -68,7 +69,10 @@ class PlainRanks:
                "limit_s": END_S}
         cls.process.stdin.write(json.dumps(run) + "\n")
         cls.process.stdin.flush()
-        return json.loads(cls.process.stdout.readline() or "[-1]")
+        if not select.select([cls.process.stdout], [], [], END_S + 30)[0]:
+            raise ReferenceFailed("the process that forks plain ranks answers nothing")
+        answer = json.loads(cls.process.stdout.readline() or '{"codes": [-1], "late": false}')
+        return answer["codes"], answer["late"]
 
     @classmethod
     def end(cls):
@@ -87,12 +91,12 @@ def run_plain(script, folder, world, options, **variables):
     os.makedirs(folder, exist_ok=True)
     output = os.path.join(folder, "output")
     for is_last in (False, True):  # plain torch that hangs says nothing about pawl: where it stands is shown
-        codes = PlainRanks.run(script, [*flags(**options), "--record", folder], world, given, output)
+        codes, late = PlainRanks.run(script, [*flags(**options), "--record", folder], world, given, output)
         if not any(codes):
             return
         with open(output, encoding="utf-8", errors="replace") as file:
             said = file.read()
-        if is_last or set(codes) != {-signal.SIGKILL}:
+        if is_last or not late:
             raise ReferenceFailed(f"the reference failed: {said[-6000:] or codes}")
         print(f"the plain reference had no end in {END_S:.0f} s; once more. It stood here:\n{said[-6000:]}",
               file=sys.stderr)

@@ -31,19 +31,6 @@ std::string non_negative(const std::string& words) {
   return good ? "" : text("\"", words, "\": expected a number from 0 on");
 }
 
-void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, const std::string& help) {
-  app.add_option_function<std::string>(
-         flag,
-         [&bytes, flag](const std::string& words) {
-           const std::optional<std::uint64_t> size = parse_bytes(words);
-           if (!size || *size == 0)
-             throw CLI::ValidationError(flag, text("\"", words, "\": expected a size such as 512MiB, 1GiB or 5GB"));
-           bytes = *size;
-         },
-         help)
-      ->type_name("SIZE");
-}
-
 void add_family(CLI::App& app, CheckpointArguments& all) {
   const char* group = "Model family (renames Megatron's tensors to Hugging Face's names)";
   FamilySettings& o = all.convert.family;
@@ -196,6 +183,19 @@ void add_convert(CLI::App& app, CheckpointArguments& all, std::function<int()>& 
 }
 
 }  // namespace
+
+void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, const std::string& help) {
+  app.add_option_function<std::string>(
+         flag,
+         [&bytes, flag](const std::string& words) {
+           const std::optional<std::uint64_t> size = parse_bytes(words);
+           if (!size || *size == 0)
+             throw CLI::ValidationError(flag, text("\"", words, "\": expected a size such as 512MiB, 1GiB or 5GB"));
+           bytes = *size;
+         },
+         help)
+      ->type_name("SIZE");
+}
 
 void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen) {
   CLI::App* inspect = app.add_subcommand("inspect", "show what a checkpoint holds: format, tensors, layout, problems");

@@ -23,4 +23,7 @@ struct CheckpointArguments {
 // Adds the subcommands; `chosen` becomes the call of the one that was typed. Both outlive the parsing.
 void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int()>& chosen);
 
+// A flag for a number of bytes: 512MiB, 1GiB, 5GB.
+void add_bytes(CLI::App& app, const std::string& flag, std::uint64_t& bytes, const std::string& help);
+
 }  // namespace pawl::checkpoint

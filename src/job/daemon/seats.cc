@@ -1,6 +1,7 @@
 #include "job/daemon/seats.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/digest.h"
 #include "base/log.h"
@@ -265,17 +266,27 @@ void Seats::give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_
   });
 }
 
-// Before anything is committed: later a job with fewer copies than its policy wants is better than none. Asked once, for
-// the first seat: while its arena is being made nobody can tell what is left for the others.
+// Before anything is committed: later a job with fewer copies than its policy wants is better than none. What there is is
+// asked once, for the first seat: while its arena is being made nobody can tell what is left for the others. The budget
+// is asked for each, with the largest arena that is known of any seat, as a spare will ask.
 Status Seats::check_room(const ArenaSpec& spec) {
   const NodeContext& context = parts_.context;
-  const bool committed = context.mirror.has_state() && context.mirror.state().committed.value > 0;
-  if (committed || parts_.memory.bytes() > 0 || has_room_) return {};
+  if (context.mirror.has_state() && context.mirror.state().committed.value > 0) return {};
   const Ring& ring = context.mirror.ring();
-  Status room = check_memory({Arena::size_bytes(spec), spec.slot_count, ring.seats_per_node_max(), ring.replica_count(),
-                              ring.wards_per_node_max(), false, context.mirror.spec().memory_bytes},
-                             bytes_for_segments(context.environment->memory.available(), Arena::size_bytes(spec)) +
-                                 parts_.memory.ready_bytes());
+  const std::uint64_t arena_bytes = Arena::size_bytes(spec);
+  MemoryPlan plan{arena_bytes, spec.slot_count, ring.seats_per_node_max(), ring.replica_count(),
+                  ring.wards_per_node_max()};
+  if (context.mirror.spec().memory_bytes > 0) {
+    MemoryPlan of_largest = plan;
+    of_largest.budget_bytes = context.mirror.spec().memory_bytes;
+    of_largest.arena_bytes = std::max(arena_bytes, parts_.memory.own_bytes_max());
+    for (const auto& [node, record] : context.mirror.registrations().nodes)
+      of_largest.arena_bytes = std::max(of_largest.arena_bytes, record.arena_bytes);
+    PAWL_TRY(check_memory(of_largest, std::numeric_limits<std::uint64_t>::max()));
+  }
+  if (parts_.memory.bytes() > 0 || has_room_) return {};
+  const std::uint64_t available = bytes_for_segments(context.environment->memory.available(), arena_bytes);
+  Status room = check_memory(plan, available + parts_.memory.ready_bytes());
   has_room_ = room.has_value();
   return room;
 }

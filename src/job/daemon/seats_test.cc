@@ -129,6 +129,30 @@ TEST_F(TwoSeats, EqualLayoutsGetTheirArenas) {
   EXPECT_TRUE(causes().empty());
 }
 
+// The larger seat counts, whichever comes first. (Each may hold what the other one doesn't share.)
+TEST_F(TwoSeats, TogetherNeedNoMoreThanTheBudget) {
+  JobSpec spec = node.context.mirror.spec();
+  spec.memory_bytes = 1;
+  node.context.mirror.set_spec(spec);
+  declare(first, 5);
+  const auto refused = answer<RefusedMessage>(first);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("--memory allows too little"), std::string::npos) << refused->why;
+  spec.memory_bytes = std::uint64_t{1} << 30;
+  node.context.mirror.set_spec(spec);
+  declare(first, 5, 0);
+  const auto granted = answer<ArenaMessage>(first);
+  ASSERT_TRUE(granted);
+  spec.memory_bytes = 2 * granted->size_bytes;
+  node.context.mirror.set_spec(spec);
+  declare(second, 5, 1 << 20);
+  const auto larger = answer<RefusedMessage>(second);
+  ASSERT_TRUE(larger) << "it is the second one on this node, and larger";
+  EXPECT_NE(larger->why.find("--memory allows too little"), std::string::npos) << larger->why;
+  declare(second, 5);
+  EXPECT_TRUE(answer<ArenaMessage>(second));
+}
+
 TEST_F(TwoSeats, LayoutsThatDisagreeAreRefusedWithTheDifference) {
   declare(first, 5);
   declare(second, 6);

@@ -262,6 +262,7 @@ TEST(JobState, WithoutFailureDomainsNothingIsWrittenOfThem) {
   EXPECT_EQ(to_json(spec).find("domains"), std::string::npos);
   spec.domains = "file:12";
   spec.fewer_domains = true;
+  spec.memory_bytes = 3;
   EXPECT_EQ(*parse_job_spec(to_json(spec)), spec);
   NodeRecord record = full_record();
   EXPECT_EQ(to_json(record).find("domain"), std::string::npos);

@@ -9,7 +9,8 @@
 namespace pawl::job {
 namespace {
 
-std::string gibibytes(std::uint64_t bytes) {
+std::string size_text(std::uint64_t bytes) {
+  if (bytes < std::uint64_t{1} << 20) return text(bytes, " bytes");
   const bool is_small = bytes < std::uint64_t{1} << 30;
   char number[32];
   std::snprintf(number, sizeof number, is_small ? "%.1f MiB" : "%.1f GiB",
@@ -44,15 +45,18 @@ Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {
   const std::uint64_t allowed = is_budget ? plan.budget_bytes : available_bytes;
   if (needed <= allowed) return {};
   const std::uint32_t wards = wards_of(plan);
-  std::string remedy =
-      text("protect less state per node, or ", is_budget ? "allow more (--memory)" : "give each node more memory");
+  const char* more = !is_budget      ? "give each node more memory"
+                     : plan.of_spare ? "begin a new job that allows more (--memory)"
+                                     : "allow more (--memory)";
+  std::string remedy = text("protect less state per node, or ", more);
   if (plan.replica_count > 0 && bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= allowed)
     remedy += text(", or have fewer replicas (--replicas ", plan.replica_count - 1, ")");
   return Error{Code::invalid,
-               text("this node has too little memory ", plan.of_spare ? "to be a spare under" : "for",
-                    " the job's policy: ", plan.seats_per_node, " own seat(s) and ", wards, " replica(s) of others, ",
-                    plan.slot_count, " slots of ", gibibytes(plan.arena_bytes / plan.slot_count), " each, are ",
-                    gibibytes(needed), "; ", gibibytes(allowed), is_budget ? " are allowed" : " are available",
+               text(is_budget ? "--memory allows too little " : "this node has too little memory ",
+                    plan.of_spare ? "to be a spare under" : "for", " the job's policy: ", plan.seats_per_node,
+                    " own seat(s) and ", wards, " replica(s) of others, ", plan.slot_count, " slots of ",
+                    size_text(plan.arena_bytes / plan.slot_count), " each, are ", size_text(needed), "; ",
+                    size_text(allowed), is_budget ? " are allowed" : " are available",
                     plan.of_spare ? "" : ", and a spare needs as much", ": ", remedy)};
 }
 

@@ -34,8 +34,12 @@ TEST(MemoryPlanned, ABudgetCountsWhereItIsLessThanWhatThereIs) {
   plan.budget_bytes = 15 * kGib;
   const Status refused = check_memory(plan, 64 * kGib);
   ASSERT_FALSE(refused);
-  for (const char* words : {"are 16.0 GiB; 15.0 GiB are allowed", "allow more (--memory)", "--replicas 0"})
+  for (const char* words : {"--memory allows too little for", "are 16.0 GiB; 15.0 GiB are allowed",
+                            "allow more (--memory)", "--replicas 0"})
     EXPECT_NE(refused.error().what.find(words), std::string::npos) << refused.error().what;
+  plan.of_spare = true;
+  EXPECT_NE(check_memory(plan, 64 * kGib).error().what.find("a new job that allows more"), std::string::npos);
+  plan.of_spare = false;
   const Status less = check_memory(plan, 14 * kGib);
   ASSERT_FALSE(less);
   EXPECT_NE(less.error().what.find("14.0 GiB are available"), std::string::npos) << less.error().what;
