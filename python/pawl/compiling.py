@@ -21,6 +21,16 @@ def _compiler() -> Any:
     return package if hasattr(package, "__file__") else None
 
 
+def is_loaded() -> bool:
+    return _compiler() is not None
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that compiled code calls and does not contain. Before the script has loaded the compiler: as it is."""
+    compiler = _compiler()
+    return function if compiler is None else compiler.disable(function)
+
+
 def forget() -> None:
     """What is compiled. torch keeps ranks and groups in it as constants, and nothing shows that they have changed: who
     gets a seat after its rehearsal compiles anew what an imported module defines."""

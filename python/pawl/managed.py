@@ -219,6 +219,7 @@ class ManagedJob(Job):
         from pawl import groups
         self._member.build.end()
         compiling.watch.see(self.alive)
+        self._watch.see_compiler()
         self._inside, self._updated, self.cut_short = step, False, False
         self._captured.enter_block()
         if step.rehearsal:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import cut_modules, loaders, made_ddp, reducers, sharded, volatile_state
+from pawl import compiling, cut_modules, loaders, made_ddp, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers
@@ -459,11 +459,23 @@ class OptimizerWatch:
     _living: list[OptimizerWatch] = []
 
     def __init__(self, protected: Protected, before_update: Callable[[], None]) -> None:
-        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
         self._protected, self._before_update = protected, before_update
-        self._handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
+        self._register()
         _see_scaler_steps()
         OptimizerWatch._living.append(self)
+
+    def _register(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+        self._is_untraced = compiling.is_loaded()
+        self._handles = [register_optimizer_step_pre_hook(compiling.untraced(self._before)),
+                         register_optimizer_step_post_hook(compiling.untraced(self._after))]
+
+    def see_compiler(self) -> None:
+        """A compiled step of an optimizer must call the hooks, not contain them. Cheap."""
+        if not self._is_untraced and compiling.is_loaded():
+            for handle in self._handles:
+                handle.remove()
+            self._register()
 
     def close(self) -> None:
         if self in OptimizerWatch._living:

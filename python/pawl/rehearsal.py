@@ -79,6 +79,7 @@ class RehearsalJob(Job):
         begun_with = self._not_derived()
         for step in rehearsal_steps(self, self._protected):
             self._unwind_if_seated()
+            self._watch.see_compiler()
             if int(step) == STEPS_BEFORE_SEAL:
                 self._sentinel.begin(self._protected.stable())
                 begun_with = self._not_derived()

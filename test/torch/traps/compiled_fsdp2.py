@@ -1,4 +1,5 @@
-"""Blocks of FSDP2 are compiled, each by itself, before they are sharded, and so is the whole model, afterwards."""
+"""Blocks of FSDP2 are compiled, each by itself, before they are sharded, and so is the whole model, afterwards, and the
+optimizer's step."""
 import torch
 import trap
 from torch import nn
@@ -44,6 +45,7 @@ model = torch.compile(fully_shard(model), backend="aot_eager")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 sampler = pawl.ElasticSampler(trap.SAMPLES, trap.BATCH * job.world_size)
 job.protect(model, optimizer, sampler)
+update = torch.compile(optimizer.step, backend="aot_eager")
 
 for step in job.steps(trap.STEPS):
     with step:
@@ -51,6 +53,6 @@ for step in job.steps(trap.STEPS):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs[ids]), labels[ids]).backward()
         trap.point(step)
-        optimizer.step()
+        update()
 
 trap.result(model=model._orig_mod, optimizer=optimizer)

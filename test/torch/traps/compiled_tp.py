@@ -29,6 +29,7 @@ for block in model[:2]:
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 sampler = pawl.ElasticSampler(trap.SAMPLES, trap.BATCH, rank=0, world=1)
 job.protect(model, optimizer, sampler)
+update = torch.compile(optimizer.step, backend="aot_eager")
 
 for step in job.steps(trap.STEPS):
     with step:
@@ -36,6 +37,6 @@ for step in job.steps(trap.STEPS):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs[ids]), labels[ids]).backward()
         trap.point(step)
-        optimizer.step()
+        update()
 
 trap.result(model=model, optimizer=optimizer)
