@@ -95,6 +95,7 @@ class ManagedJob(Job):
         if self._state.declared:
             raise Refused("job.protect() was called after the layout was sealed: call it before job.steps()")
         self._protected.add(things, state)
+        self._watch.see_compiler()
         self._witness.watch(self._protected.wrappers)
         drill_record.protected(self._protected, things, state)
         if self._look_around is not None:

@@ -467,8 +467,9 @@ class OptimizerWatch:
     def _register(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
         self._is_untraced = compiling.is_loaded()
-        self._handles = [register_optimizer_step_pre_hook(compiling.untraced(self._before)),
-                         register_optimizer_step_post_hook(compiling.untraced(self._after))]
+        self._on_begin, self._on_end = compiling.untraced(self._before), compiling.untraced(self._after)
+        self._handles = [register_optimizer_step_pre_hook(self._on_begin),
+                         register_optimizer_step_post_hook(self._on_end)]
 
     def see_compiler(self) -> None:
         """A compiled step of an optimizer must call the hooks, not contain them. Cheap."""
@@ -500,11 +501,11 @@ class OptimizerWatch:
 
     def before_scaler(self, scaler: Any, optimizer: Any) -> None:
         if any(scaler is known for known in self._protected.scalers):
-            self._before(optimizer, (), {})
+            self._on_begin(optimizer, (), {})
 
     def after_scaler(self, scaler: Any, optimizer: Any) -> None:
         if any(scaler is known for known in self._protected.scalers):
-            self._after(optimizer, (), {})
+            self._on_end(optimizer, (), {})
 
 
 @functools.cache

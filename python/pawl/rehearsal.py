@@ -70,6 +70,7 @@ class RehearsalJob(Job):
 
     def protect(self, *things: Any, state: Any = None) -> None:
         self._protected.add(things, state)
+        self._watch.see_compiler()
         drill_record.protected(self._protected, things, state)
 
     def _place_in(self, loader: Any) -> Place:
