@@ -2,7 +2,7 @@
 // holder's acknowledgement, against raw TCP of one stream and of four. Seat and holder are two processes; raw bytes, too,
 // go from one slot's memory into the other's. Rounds take turns; all memory is touched before. Connecting is part of every
 // figure. The processes' time on cores stands beside the time that passed.
-// bench/spread/run [MIB] [ROUNDS] [BUCKET_KIB]: see main().
+// make bench-spread ARGS="MIB ROUNDS BUCKET_KIB": see main().
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
