@@ -119,8 +119,8 @@ void receive_raw(Fd fd, const Hello& hello, std::span<std::byte> to) {
                                        .seat = kSeat,
                                        .job = "bench",
                                        .context = shared.context,
-                                       .held = [arena] { return arena; },
-                                       .arena_for = [arena](const ArenaSpec&) { return arena; }});
+                                       .held = [&arena] { return arena; },
+                                       .arena_for = [&arena](const ArenaSpec&) { return arena; }});
   }
 }
 

@@ -295,10 +295,11 @@ bool TrainerWatch::outlives_its_command(TrainerProcess& trainer) const {
   return true;
 }
 
+// A page that nothing was written into yet says 0: its process has been there since it was started, no longer.
 Duration TrainerWatch::since_progress(const TrainerProcess& trainer) const {
-  const Duration last = trainer.shared.page == nullptr
-                            ? trainer.spawned_at
-                            : Duration(static_cast<std::int64_t>(trainer.shared.page->progress_at_ns.load()));
+  Duration last = trainer.spawned_at;
+  if (trainer.shared.page != nullptr)
+    last = std::max(last, Duration(static_cast<std::int64_t>(trainer.shared.page->progress_at_ns.load())));
   return std::max(Duration::zero(), context_.clock->now() - last);
 }
 
