@@ -35,7 +35,7 @@ for step in job.steps(trap.STEPS):
         optimizer.zero_grad()
         found = model((inputs[ids] - mean) * scales[1 - job.rank] + model.module.noise[:trap.FEATURES])
         nn.functional.cross_entropy(found, labels[ids]).backward()
-        trap.point(step)
+        trap.point(step, job)
         optimizer.step()
 
 trap.result(model=model, optimizer=optimizer, mean=mean, seed=seed[0], scales=scales)

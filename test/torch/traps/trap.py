@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -66,9 +67,16 @@ class Number(int):
     rehearsal = False
 
 
-def point(step):
+def point(step, job=None):
     """Here the trainers that the test chose die in the steps that it chose, once each; with their nodes where it says
-    so."""
+    so. With a job, each step waits a while for the first commit, so that there is one when they die: no step of a job
+    does so by itself."""
+    waited = 0
+    while job is not None and "TRAP_KILL" in os.environ and waited < 1000:
+        if job._trainer.committed_step() > 0:  # pylint: disable=protected-access
+            break
+        time.sleep(0.001)
+        waited += 1
     place = f"{dist.get_rank()}:{int(step)}"
     found = [each for each in os.environ.get("TRAP_KILL", "").split(",") if each.removesuffix("node") == place]
     if found and not step.rehearsal:
