@@ -48,6 +48,13 @@ Cluster::Cluster(const ClusterOptions& chosen)
                ? bad_collectors_->strike(client, key, value)
                : PutFault::none;
   };
+  if (options.bad_sheets)
+    control.before_told = [this, sheets = job::sheet_prefix(job::JobKeys(job))](job::WatchEvent& event) {
+      if (event.kind != job::WatchEvent::Kind::put || !event.kv.key.starts_with(sheets)) return true;
+      const std::uint64_t trouble = sheet_troubles_() % 6;
+      if (trouble == 1) event.kv.value[sheet_troubles_() % event.kv.value.size()] ^= 1;
+      return trouble != 0;  // lost: what names it has to be asked for again
+    };
   control.on_put = [this](const std::string& key, const std::string& value) { on_put(key, value); };
 }
 
@@ -323,8 +330,12 @@ void Cluster::on_put(const std::string& key, const std::string& value) {
     if (!topology) return violate("a topology that can't be read was written: " + topology.error().what);
     topology_ = std::move(*topology);
   }
+  if (key.starts_with(job::sheet_prefix(keys))) {
+    sheet_ = job::sheet_in(keys, key, value);
+    if (!sheet_) return violate("a sheet was written under another's name");
+  }
   if (key != keys.state()) return;
-  const auto state = job::read_state(value, topology_ ? &*topology_ : nullptr);
+  const auto state = job::read_state(value, topology_ ? &*topology_ : nullptr, sheet_ ? &*sheet_ : nullptr);
   if (!state) return violate("a state that can't be read was written: " + state.error().what);
   on_state(*state);
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,11 +39,13 @@ struct ClusterOptions {
   Duration step = std::chrono::milliseconds(40);
   Duration long_delay = std::chrono::milliseconds(2);
   bool gate_off = false;
-  bool ring_exchange = false;                       // gradients go from each seat to the next one; else between any two
-  bool drain = false;                               // an operator drains a node, too
-  bool nothing_else = false;                        // is done to it: then no step may be done again
-  std::vector<std::string> domains = {};            // failure domains of the machines; empty: each is one
-  bool fewer_domains = false;                       // copies may share one
+  bool ring_exchange = false;             // gradients go from each seat to the next one; else between any two
+  bool drain = false;                     // an operator drains a node, too
+  bool nothing_else = false;              // is done to it: then no step may be done again
+  std::vector<std::string> domains = {};  // failure domains of the machines; empty: each is one
+  bool fewer_domains = false;             // copies may share one
+  std::size_t state_bytes_max = job::kStateBytesMax;  // without a sheet; 1: it always names one
+  bool bad_sheets = false;                          // of the changes that watches tell, one in three of these is wrong
   std::size_t state_rows_max = job::kMovedRowsMax;  // of a state (job_state.h): few, as in a large job
   std::uint32_t report_group_size = job::kReportGroupSize;  // likewise
   job::FetchSizes fetch_sizes;
@@ -198,8 +201,10 @@ class Cluster {
       who_;  // generation, step, seat -> pid
   std::deque<KeptArena> arenas_;
   std::optional<job::Topology> topology_;  // that was written last
+  std::optional<job::Sheet> sheet_;        // the same
   std::optional<job::JobState> state_;
   ToldWaits told_;
+  std::mt19937_64 sheet_troubles_{options.seed * 0x9e3779b97f4a7c15ull + 47};
   std::unique_ptr<BadCollectors> bad_collectors_;  // nullptr: all are sound
   Step committed_;
   std::uint64_t committed_in_generation_ = 0;

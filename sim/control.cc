@@ -88,7 +88,7 @@ class ModelWatch final : public job::Watch {
         told.kind = event.type() == mvccpb::Event::PUT ? WatchEvent::Kind::put : WatchEvent::Kind::erased;
         told.kv = from_wire(event.kv());
         told.revision = event.kv().mod_revision();
-        on_event(told);
+        if (!server_.before_told || server_.before_told(told)) on_event(told);
       }
       next = slice.next;
     }

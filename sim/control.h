@@ -55,6 +55,8 @@ class ControlServerModel {
   // May change the value.
   std::function<PutFault(Process& client, const std::string& key, std::string& value)> before_put;
   std::function<void(const std::string& key, const std::string& value)> on_put;  // as it becomes true
+  // Of what a watch is about to tell; may change it. False: it is not told.
+  std::function<bool(job::WatchEvent& event)> before_told;
 
   void touch();                        // after any change of the above
   void touch(const std::string& key);  // after a change of this key: of a thousand watches most watch others

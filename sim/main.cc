@@ -95,6 +95,9 @@ ClusterOptions draw_options(std::uint64_t seed) {
   if (one_in(4)) options.long_delay = 40ms;  // oversubscribed
   const std::uint64_t rows = (seed * 0x9e3779b97f4a7c15ull) >> 62;
   if (rows < 2) options.state_rows_max = rows;
+  const std::uint64_t sheets = (seed * 0xc2b2ae3d27d4eb4full) >> 62;
+  if (sheets < 2) options.state_bytes_max = 1;
+  options.bad_sheets = sheets == 0;
   const std::uint64_t groups = (seed * 0xbf58476d1ce4e5b9ull) >> 60;  // of reports; in half of the jobs one for all
   if (groups < 8) options.report_group_size = 2 + groups % 2;
   options.bad_collectors = groups < 4;
@@ -114,6 +117,7 @@ ClusterOptions large(ClusterOptions options, std::uint32_t nodes) {
   options.step = std::max<Duration>(options.step, std::chrono::milliseconds(nodes));
   options.ring_exchange = nodes > 3;
   options.state_rows_max = job::kMovedRowsMax;
+  options.state_bytes_max = job::kStateBytesMax;
   options.report_group_size = job::kReportGroupSize;
   options.domains.clear();
   return options;

@@ -157,6 +157,7 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   if (!cluster_.options.domains.empty()) options.domain = cluster_.options.domains[machine];
   options.seats_per_node = cluster_.options.seats_per_node;
   options.state_rows_max = cluster_.options.state_rows_max;
+  options.state_bytes_max = cluster_.options.state_bytes_max;
   options.report_group_size = cluster_.options.report_group_size;
   options.fetch_sizes = cluster_.options.fetch_sizes;
   auto segments = std::make_shared<std::vector<std::pair<std::string, Fd>>>();

@@ -17,7 +17,10 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -278,12 +281,13 @@ class Node {
   std::vector<std::function<void()>> later_;
   Events tell_{context_};
   Holds holds_{real_tasks()};
-  StateMover mover_{context_,
-                    tell_,
-                    holds_,
-                    {.on_won = [this](const JobState& next,
-                                      Revision revision) { (void)context_.mirror.learn(next, revision, clock_.now()); },
-                     .on_lost = [](const KeyValue&) { give_up("a swap was lost"); }}};
+  StateMover mover_{
+      context_,
+      tell_,
+      holds_,
+      {.on_won = [this](JobState next,
+                        Revision revision) { (void)context_.mirror.learn(std::move(next), revision, clock_.now()); },
+       .on_lost = [](const KeyValue&) { give_up("a swap was lost"); }}};
 };
 
 struct Costs {
@@ -504,6 +508,61 @@ double restore_plan_ms(std::uint32_t nodes) {
   return least;
 }
 
+// The keys of a recovery in which every twentieth node died at once: the largest of each kind.
+struct ManyDeaths {
+  std::size_t state_bytes = 0, sheet_bytes = 0, topology_bytes = 0;
+};
+
+class DeathKeys {
+ public:
+  explicit DeathKeys(const JobState& before) { note(before); }
+  void note(const JobState& state) {
+    WrittenState written = write_state(state, topology_ ? &*topology_ : nullptr, kMovedRowsMax,
+                                       {sheet_ ? &*sheet_ : nullptr, kStateBytesMax});
+    if (written.topology) topology_ = std::move(written.topology);
+    if (written.sheet) sheet_ = std::move(written.sheet);
+    const auto read = read_state(written.state, topology_ ? &*topology_ : nullptr, sheet_ ? &*sheet_ : nullptr);
+    if (!read || *read != state) give_up("a state is not read as it was written");
+    most.state_bytes = std::max(most.state_bytes, written.state.size());
+    if (written.named) most.sheet_bytes = std::max(most.sheet_bytes, sheet_->text.size());
+    if (topology_) most.topology_bytes = std::max(most.topology_bytes, to_json(*topology_).size());
+  }
+  ManyDeaths most;
+
+ private:
+  std::optional<Topology> topology_;
+  std::optional<Sheet> sheet_;
+};
+
+JobState state_of(const Decision& decision) {
+  const StateMove* const move = std::get_if<StateMove>(&decision);
+  if (move == nullptr) give_up("a recovery of many deaths only waits: " + std::get<Wait>(decision).what);
+  return move->next;
+}
+
+ManyDeaths many_die(std::uint32_t nodes) {
+  const Job job(nodes);
+  DeathKeys keys(job.state);
+  std::vector<Cause> causes;
+  std::vector<NodeRecord> spares;
+  std::vector<Inventory> inventories;
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    if (node % 20 == 5) {
+      causes.push_back({FaultKind::node_lost, life_of(node), std::nullopt, "its keeper's address refuses", 1});
+      const auto spare = nodes + static_cast<std::uint32_t>(spares.size());
+      spares.push_back(job.record(spare));
+    } else {
+      inventories.push_back(job.inventory(node));
+    }
+  }
+  const JobState quiescing = state_of(open_generation(job.state, causes, job.leader()));
+  keys.note(quiescing);
+  const JobState restoring = state_of(decide_restore({job.spec, quiescing, inventories, spares}, job.leader()));
+  keys.note(restoring);
+  keys.note(state_of(decide_running(restoring, lives_of(restoring.seats), job.leader())));
+  return keys.most;
+}
+
 // The protection of a whole job: who holds whose copies, asked for each seat and each position.
 double placement_ms(std::uint32_t nodes) {
   const Ring ring(std::vector<std::uint32_t>(nodes, kSeatsPerNode), 1);
@@ -620,6 +679,13 @@ int run(int count, char** arguments) {
   std::vector<Silence> silences;
   for (const std::uint32_t nodes : sizes) silences.push_back(fall_silent(nodes));
   print_silences(silences);
+  std::printf(
+      "\nEvery twentieth node dies at once. The largest of each key, in bytes:\n"
+      "| nodes | state, which all watch | its sheet | its topology |\n|---|---|---|---|\n");
+  for (const std::uint32_t nodes : sizes) {
+    const ManyDeaths most = many_die(nodes);
+    std::printf("| %u | %zu | %zu | %zu |\n", nodes, most.state_bytes, most.sheet_bytes, most.topology_bytes);
+  }
   std::printf("\nplan_restore, one node dead, CPU: ");
   for (const std::uint32_t nodes : {1250u, 12'500u})
     std::printf("%u seats %.1f ms; ", nodes * kSeatsPerNode, restore_plan_ms(nodes));

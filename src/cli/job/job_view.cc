@@ -113,6 +113,16 @@ Status StateReader::learn_topology_of(const KeyValue& state) {
   return {};
 }
 
+Status StateReader::learn_sheet_of(const KeyValue& state) {
+  const auto named = sheet_named_by(state.value);
+  if (!named || (sheet_ && sheet_->name == *named)) return {};
+  const std::string key = sheet_key(keys_, *named);
+  const Result<KeyValue> there = control_.get(key);
+  if (!there && there.error().code != Code::not_found) return there.error();
+  sheet_ = there ? sheet_in(keys_, key, there->value) : std::nullopt;  // none: read anew
+  return {};
+}
+
 Result<JobState> StateReader::read(std::optional<KeyValue> there) {
   Result<JobState> read = Error{Code::not_found, ""};
   for (int i = 0; i < kReadsMax; ++i) {
@@ -120,10 +130,12 @@ Result<JobState> StateReader::read(std::optional<KeyValue> there) {
       PAWL_ASSIGN(there, control_.get(keys_.state()));
     }
     PAWL_TRY(learn_topology_of(*there));
-    read = read_state(there->value, topology_ ? &*topology_ : nullptr);
+    PAWL_TRY(learn_sheet_of(*there));
+    read = read_state(there->value, topology_ ? &*topology_ : nullptr, sheet_ ? &*sheet_ : nullptr);
     revision_ = there->mod_revision;
     if (read || read.error().code != Code::stale) break;
-    there.reset();      // the state has moved between the two
+    there.reset();  // the state has moved between the two
+    sheet_.reset();
     topology_.reset();  // or the job is another one of this name
   }
   return read;

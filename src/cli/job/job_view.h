@@ -44,10 +44,12 @@ class StateReader {
 
  private:
   Status learn_topology_of(const KeyValue& state);
+  Status learn_sheet_of(const KeyValue& state);
 
   Control& control_;
   const JobKeys keys_;
   std::optional<Topology> topology_;
+  std::optional<Sheet> sheet_;
   Revision revision_ = 0;
 };
 [[nodiscard]] Result<JobState> read_job_state(Control& control, const JobKeys& keys);  // once

@@ -71,6 +71,25 @@ TEST_F(Followed, TheStateComesByItselfAndItsTopologyIsReadOnce) {
   EXPECT_EQ(control.gets(keys.topology(Generation(2))), 1);
 }
 
+TEST_F(Followed, WhatADeathOfManyMakesLongIsReadWithTheState) {
+  state.verdict = std::string(2 * kStateBytesMax, 'x');
+  const WrittenState written = write_state(state, nullptr);
+  ASSERT_TRUE(written.topology && written.sheet);
+  control.put(keys.topology(state.generation), to_json(*written.topology));
+  control.put(sheet_key(keys, written.sheet->name), written.sheet->text);
+  control.put(keys.state(), written.state);
+  const JobWatch watch(*line, "test", {NodeId(3)});
+  ASSERT_TRUE(eventually([&] { return shows(watch, state); }));
+  state.committed = Step(9);
+  control.put(keys.state(), write_state(state, &*written.topology, kMovedRowsMax, {&*written.sheet}).state);
+  ASSERT_TRUE(eventually([&] { return shows(watch, state); }));
+  EXPECT_EQ(control.gets(sheet_key(keys, written.sheet->name)), 1);
+  topology = written.topology;
+  state.verdict.clear();
+  put();  // it names none any more
+  ASSERT_TRUE(eventually([&] { return shows(watch, state); }));
+}
+
 TEST_F(Followed, OneLauncherReadsWhatGrowsWithTheNodes) {
   JobWatch first(*line, "test", {NodeId(0)});
   JobWatch other(*line, "test", {NodeId(1)});

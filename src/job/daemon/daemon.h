@@ -24,6 +24,7 @@ struct DaemonOptions {
   std::string run_dir;   // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
   std::size_t state_rows_max = kMovedRowsMax;          // of write_state (job_state.h); a simulation's jobs are small
+  std::size_t state_bytes_max = kStateBytesMax;        // of a state without a sheet; the same
   std::uint32_t report_group_size = kReportGroupSize;  // positions whose reports one node collects; likewise
   FetchSizes fetch_sizes;                              // likewise
   int keeper_fd = 3;

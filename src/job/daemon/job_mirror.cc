@@ -69,19 +69,17 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   Change change;
   if (key == keys_.state()) {
     if (value == nullptr || revision <= state_revision_) return change;
-    auto state = read_state(*value, topology ? &*topology : nullptr);
+    auto state = beside.read(*value);
     if (state) return learn(std::move(*state), revision, now);
     change.unread = state.error().code == Code::stale;
     if (!change.unread) change.refused = state.error().what;
     return change;
   }
-  if (key.starts_with(keys_.topologies())) {
+  if (BesideState::has_key(keys_, key)) {
     if (value == nullptr) return change;
-    auto there = parse_topology(*value);
-    if (!there)
-      change.refused = there.error().what;
-    else if (!topology || there->generation >= topology->generation)  // else one that this node has put since
-      topology = std::move(*there);
+    BesideState::Taken taken = beside.take(keys_, key, *value, revision);
+    change.refused = std::move(taken.refused);
+    change.spoiled = taken.spoiled;
     return change;
   }
   if (key.starts_with(keys_.all_progress())) return change;
@@ -138,15 +136,12 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   Change all;
   const News before = news_;
   const KeyValue* state = nullptr;
-  // The newest topology: what a state names is never older than what one before it named.
-  const KeyValue* named = nullptr;
-  for (const KeyValue& kv : listing.kvs) {
+  for (const KeyValue& kv : listing.kvs)
     if (kv.key == keys_.state()) state = &kv;
-    if (kv.key.starts_with(keys_.topologies()) && (named == nullptr || kv.mod_revision > named->mod_revision))
-      named = &kv;
-  }
-  if (named != nullptr) all = apply(named->key, &named->value, named->mod_revision, now);
+  BesideState::Taken taken = beside.take_all(keys_, listing);
+  all.refused = std::move(taken.refused);
   if (state != nullptr && all.refused.empty()) all = apply(state->key, &state->value, state->mod_revision, now);
+  all.spoiled = taken.spoiled;
   // Revisions only grow, and nobody erases the state: it is the control that is not the one it was.
   all.lost = state_ && (state == nullptr || listing.revision < state_revision_);
 
@@ -157,7 +152,7 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   finishes_.clear();
   ends_.clear();
   for (const KeyValue& kv : listing.kvs) {
-    if (&kv == state || kv.key.starts_with(keys_.topologies())) continue;
+    if (&kv == state || BesideState::has_key(keys_, kv.key)) continue;
     const Change change = apply(kv.key, &kv.value, kv.mod_revision, now);
     all.stop = all.stop || change.stop;
   }
@@ -227,8 +222,8 @@ std::vector<Member> JobMirror::linked_members() const {
 
 const Links& JobMirror::links() const {
   const std::pair as_of(state_revision_, registrations_.changes);
-  if (state_ && std::exchange(links_of_, as_of) != as_of) links_ = links_of(*state_, registrations_, self_);
-  return links_;
+  if (state_ && std::exchange(links_.as_of, as_of) != as_of) links_.links = links_of(*state_, registrations_, self_);
+  return links_.links;
 }
 
 }  // namespace pawl::job

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "job/control/control.h"
+#include "job/daemon/beside_state.h"
 #include "job/daemon/recovery_reports.h"
 #include "job/membership/job_state.h"
 #include "job/membership/node_report.h"
@@ -34,8 +35,8 @@ class JobMirror {
 
   std::map<Seat, FaultReport> faults;  // of the state's generation; a node adds its own before the control repeats them
 
-  RecoveryReports reports;           // a node notes its own before the control repeats them
-  std::optional<Topology> topology;  // the newest; a node notes what it has put with a state
+  RecoveryReports reports;  // a node notes its own before the control repeats them
+  BesideState beside;       // what states name; a node notes what it has put with one
 
   struct Change {
     bool state = false;       // another revision of it
@@ -45,7 +46,8 @@ class JobMirror {
     bool nodes = false;       // who is registered
     bool lost = false;        // the control has lost what it knew: the state is not there any more, or an older one is
     std::string refused;      // not empty: the state can't be read, why
-    bool unread = false;      // the state names a topology that is yet to come: both come with the watch
+    bool unread = false;      // the state names a topology or a sheet that is yet to come: they come with the watch
+    bool spoiled = false;     // a sheet is not what was put
   };
   // A key of the job. `value`: nullptr if it was erased.
   Change apply(const std::string& key, const std::string* value, Revision revision, Duration now);
@@ -114,8 +116,11 @@ class JobMirror {
   Roster roster_;
   Ring ring_;
   std::vector<Seat> own_seats_;
-  mutable Links links_;  // as of these:
-  mutable std::pair<Revision, std::uint64_t> links_of_{-1, 0};
+  struct KnownLinks {
+    Links links;
+    std::pair<Revision, std::uint64_t> as_of{-1, 0};  // state and registrations
+  };
+  mutable KnownLinks links_;
   Revision state_revision_ = 0;
   Duration state_since_{};
   Registrations registrations_;

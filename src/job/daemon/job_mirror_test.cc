@@ -262,7 +262,7 @@ TEST_F(Mirror, ReadsAStateWithTheTopologyThatItNames) {
   JobState next = state;
   next.generation = Generation(3);
   next.seats[2].life = test_life(7);
-  const WrittenState moved = write_state(next, &*mirror.topology, 1);
+  const WrittenState moved = write_state(next, &*mirror.beside.topology, 1);
   EXPECT_FALSE(moved.topology);
   EXPECT_TRUE(put(keys.state(), moved.state).generation);
   EXPECT_EQ(mirror.state(), next);
@@ -276,6 +276,34 @@ TEST_F(Mirror, ReadsAStateWithTheTopologyThatItNames) {
                         40};
   EXPECT_TRUE(other.apply_all(listing, 10s).state);
   EXPECT_EQ(other.state(), next);
+}
+
+TEST_F(Mirror, ReadsAStateWithTheSheetThatItNames) {
+  state.generation = Generation(3);
+  state.causes = {{FaultKind::node_lost, test_life(2), std::nullopt, "gone", 0}};
+  const WrittenState next = write_state(state, nullptr, 0, {nullptr, 1});
+  ASSERT_TRUE(next.sheet && next.topology);
+  (void)put(keys.topology(state.generation), to_json(*next.topology));
+  EXPECT_TRUE(put(keys.state(), next.state).unread);
+  EXPECT_TRUE(put(sheet_key(keys, next.sheet->name), next.sheet->text + " ").spoiled);
+  EXPECT_TRUE(put(keys.state(), next.state).unread) << "what is spoiled is not taken";
+  EXPECT_FALSE(put(sheet_key(keys, next.sheet->name), next.sheet->text).spoiled);
+  EXPECT_TRUE(put(keys.state(), next.state).state);
+  EXPECT_EQ(mirror.state(), state);
+  const Sheet older = make_sheet(Generation(1), "{}");
+  (void)mirror.apply(sheet_key(keys, older.name), &older.text, 1, 10s);
+  (void)mirror.apply(sheet_key(keys, next.sheet->name), nullptr, ++revision, 10s);
+  EXPECT_EQ(*mirror.beside.known_sheet(), *next.sheet)
+      << "neither one that is late nor an erasure changes what is known";
+
+  JobMirror other(test_life(0), "test");
+  const Listing listing{{{sheet_key(keys, older.name), older.text, 3, 3, 0},
+                         {sheet_key(keys, next.sheet->name), next.sheet->text, 40, 40, 0},
+                         {keys.state(), next.state, 40, 1, 0},
+                         {keys.topology(state.generation), to_json(*next.topology), 40, 40, 0}},
+                        40};
+  EXPECT_TRUE(other.apply_all(listing, 10s).state);
+  EXPECT_EQ(other.state(), state);
 }
 
 TEST_F(Mirror, KnowsWhoseReportsAreMissing) {

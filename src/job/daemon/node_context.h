@@ -63,7 +63,7 @@ struct NodeContext {
   Attention attention;
   Step committed;  // the greatest that this node knows of, in the generation that last ran here; ProgressTree writes it
   Deadlines deadlines{};
-  std::size_t state_rows_max = kMovedRowsMax;  // of write_state
+  StateLimits state_limits;
   HeardReports heard;
   KnownKeys known_keys;
   bool ending = false;

@@ -56,7 +56,7 @@ Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& enviro
       lines_(std::move(lines)),
       context_({NodeId(options_.node), Incarnation(options_.incarnation)}, options_.job, environment) {
   context_.address = options_.address;
-  context_.state_rows_max = options_.state_rows_max;
+  context_.state_limits = {options_.state_rows_max, options_.state_bytes_max};
   context_.mirror.reports.set_group_size(options_.report_group_size);
   context_.after = [this](Duration delay, std::function<void()> task) { loop_->after(delay, std::move(task)); };
   context_.post = [this](std::function<void()> task) { loop_->post(std::move(task)); };
@@ -333,7 +333,9 @@ void Pawld::check_state() {
 
 void Pawld::take(const Listing& listing) {
   context_.orders.apply_all(listing);
-  on_change(context_.mirror.apply_all(listing, context_.clock->now()));
+  const JobMirror::Change change = context_.mirror.apply_all(listing, context_.clock->now());
+  if (change.unread) await_state(listing.revision);
+  on_change(change);
   for (const KeyValue& kv : listing.kvs) parts_->progress.on_key(kv.key, kv.value);
 }
 
@@ -341,22 +343,25 @@ void Pawld::note(const KeyValue& kv, bool erased) {
   context_.orders.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision);
   const JobMirror::Change change =
       context_.mirror.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision, context_.clock->now());
-  if (change.unread) await_topology(kv.mod_revision);
+  if (change.unread) await_state(kv.mod_revision);
   on_change(change);
   if (!erased) parts_->progress.on_key(kv.key, kv.value);
 }
 
-// It comes with the watch, right before the state; unless that has lost it.
-void Pawld::await_topology(Revision of) {
+// What it names comes with the watch, right before the state; unless that has lost it.
+void Pawld::await_state(Revision of) {
+  context_.metrics.counter("states_unread_total", "States that came without the topology or the sheet that they name.")
+      .add(1);
   if (!watches_.keys) return;
   watches_.keys->list_later(context_.deadlines.silence / 4, [this, of] {
     const bool behind = !context_.ending && context_.mirror.state_revision() < of;
-    if (behind) log_warn("topology_missing", "state", of);
+    if (behind) log_warn("state_incomplete", "state", of);
     return behind;
   });
 }
 
 void Pawld::on_change(const JobMirror::Change& change) {
+  if (change.spoiled) log_warn("sheet_spoiled", "generation", context_.mirror.generation());
   if (!change.refused.empty()) return log_error("state_refused", "why", change.refused);
   if (change.stop) parts_->pages.write_all();
   if (change.lost && !std::exchange(control_lost_, true)) tell_control_lost();

@@ -61,7 +61,7 @@ class Pawld {
   void take(const Listing& listing);
   void note(const KeyValue& kv, bool erased = false);
   void on_change(const JobMirror::Change& change);
-  void await_topology(Revision of);  // of a state that can't be read without
+  void await_state(Revision of);  // that can't be read without the topology or the sheet that it names
   void tell_control_lost();
   void drive();  // the next step, whatever it is; idempotent
   void drive_parts();

@@ -68,13 +68,14 @@ Pawld::Parts::Parts(Pawld& pawld)
       drain_probes(
           pawld.context_, [&pawld](Purpose purpose) { return pawld.hello(purpose); },
           [&pawld] { pawld.context_.drive(); }),
-      mover(pawld.context_, events, holds,
-            {.on_won =
-                 [&pawld](const JobState& state, Revision revision) {
-                   pawld.on_change(pawld.context_.mirror.learn(state, revision, pawld.context_.clock->now()));
-                 },
-             .on_lost = [&pawld](const KeyValue& kv) { pawld.note(kv); },
-             .probe = [this](std::span<const NodeRecord> spares) { return spare_probes.ask(spares); }}),
+      mover(
+          pawld.context_, events, holds,
+          {.on_won =
+               [&pawld](JobState state, Revision revision) {
+                 pawld.on_change(pawld.context_.mirror.learn(std::move(state), revision, pawld.context_.clock->now()));
+               },
+           .on_lost = [&pawld](const KeyValue& kv) { pawld.note(kv); },
+           .probe = [this](std::span<const NodeRecord> spares) { return spare_probes.ask(spares); }}),
       spare_memory(pawld.context_, {.on_refused =
                                         [this](const std::string& why) {
                                           events.tell("spare_refused", nlohmann::json{{"detail", why}}.dump());

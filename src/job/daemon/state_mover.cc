@@ -36,9 +36,12 @@ void StateMover::move(const JobState& next, const std::string& why) {
   if (moving_ || context_.clock->now() < paused_until_) return;
   // Nobody acts on a state that the others can't read: its writer learns it as they do.
   JobMirror& mirror = context_.mirror;
-  const Topology* const known = mirror.topology ? &*mirror.topology : nullptr;
-  WrittenState written = write_state(next, known, context_.state_rows_max);
-  Result<JobState> read = read_state(written.state, written.topology ? &*written.topology : known);
+  const Topology* const known = mirror.beside.known_topology();
+  const Sheet* const sheet = mirror.beside.known_sheet();
+  WrittenState written =
+      write_state(next, known, context_.state_limits.rows_max, {sheet, context_.state_limits.bytes_max});
+  Result<JobState> read =
+      read_state(written.state, written.topology ? &*written.topology : known, written.sheet ? &*written.sheet : sheet);
   std::vector<KeyChange> beside;
   if (written.topology) {
     beside.push_back(
@@ -48,10 +51,17 @@ void StateMover::move(const JobState& next, const std::string& why) {
       read = readable.error();
     else if (readable->digest != written.topology->digest)
       read = Error{Code::invalid, "the topology reads as another one than was written"};
-    else if (written.state.size() + beside[0].value.size() > kSwapBytesMax)
-      read = Error{Code::full, text("state and topology have ", written.state.size() + beside[0].value.size(),
-                                    " bytes; the control takes ", kSwapBytesMax, " at once")};
   }
+  // Who reads the state that stands now, and then its sheet, reads both anew.
+  if (sheet != nullptr && written.named != sheet->name)
+    beside.push_back({KeyChange::Kind::erase, sheet_key(mirror.keys(), sheet->name), "", 0});
+  if (written.sheet)
+    beside.push_back({KeyChange::Kind::put, sheet_key(mirror.keys(), written.sheet->name), written.sheet->text, 0});
+  std::size_t bytes = written.state.size();
+  for (const KeyChange& change : beside) bytes += change.value.size();
+  if (read && !beside.empty() && bytes > kSwapBytesMax)
+    read = Error{Code::full, text("the state and what stands beside it have ", bytes, " bytes; the control takes ",
+                                  kSwapBytesMax, " at once")};
   // Later a spare of another domain makes its row longer, and then nobody could refuse any more.
   if (const Status fits = room_to_form(next); read && !fits) read = fits.error();
   if (!read) {
@@ -60,11 +70,12 @@ void StateMover::move(const JobState& next, const std::string& why) {
     return pause();
   }
   moving_ = true;
+  std::string state = std::move(written.state);
   context_.control->compare_and_swap(
-      mirror.keys().state(), mirror.state_revision(), std::move(written.state), std::move(beside),
-      [this, next = std::move(*read), topology = std::move(written.topology), why](const Result<Swapped>& swap) {
-        if (swap && swap->won && topology) context_.mirror.topology = topology;
-        on_swapped(next, why, swap);
+      mirror.keys().state(), mirror.state_revision(), std::move(state), std::move(beside),
+      [this, next = std::move(*read), written = std::move(written), why](const Result<Swapped>& swap) mutable {
+        if (swap && swap->won) context_.mirror.beside.note(std::move(written), swap->revision);
+        on_swapped(std::move(next), why, swap);
       });
 }
 
@@ -94,7 +105,7 @@ void StateMover::refuse_to_form(const JobState& formed, const std::string& why) 
   move(refused, refused.verdict);
 }
 
-void StateMover::on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap) {
+void StateMover::on_swapped(JobState next, const std::string& why, const Result<Swapped>& swap) {
   moving_ = false;
   const Revision before = context_.mirror.state_revision();
   if (!swap) {
@@ -107,7 +118,7 @@ void StateMover::on_swapped(const JobState& next, const std::string& why, const 
       events_.tell("job_failed", Json{{"verdict", next.verdict}, {"generation", next.generation.value}}.dump());
     if (next.phase == JobPhase::finished)
       events_.tell("job_finished", Json{{"generation", next.generation.value}}.dump());
-    handlers_.on_won(next, swap->revision);
+    handlers_.on_won(std::move(next), swap->revision);
   } else if (swap->current) {
     handlers_.on_lost(*swap->current);
   }

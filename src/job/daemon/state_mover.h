@@ -25,8 +25,8 @@ namespace pawl::job {
 class StateMover {
  public:
   struct Handlers {
-    std::function<void(const JobState&, Revision)> on_won;  // it stands
-    std::function<void(const KeyValue&)> on_lost;           // this stands instead
+    std::function<void(JobState, Revision)> on_won;  // it stands
+    std::function<void(const KeyValue&)> on_lost;    // this stands instead
     // Asks spares whether they answer on their data links; drives when one more is known. Not set: all do.
     std::function<SpareProbes::Answers(std::span<const NodeRecord>)> probe = {};
   };
@@ -69,7 +69,7 @@ class StateMover {
   [[nodiscard]] SpareProbes::Answers probed_spares() const;
   void accuse();
   void take_over_orphan();
-  void on_swapped(const JobState& next, const std::string& why, const Result<Swapped>& swap);
+  void on_swapped(JobState next, const std::string& why, const Result<Swapped>& swap);
   void pause();
   [[nodiscard]] SuspicionView suspicion() const;
   [[nodiscard]] std::vector<NodeLife> absent(std::vector<NodeLife> lives) const;

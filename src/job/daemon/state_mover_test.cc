@@ -48,7 +48,7 @@ TEST_F(Moves, FormsTheJobWhenEnoughNodesAreThere) {
 }
 
 TEST_F(Moves, ALargeJobsTopologyIsWrittenOnceBesideItsState) {
-  node.context.state_rows_max = 1;
+  node.context.state_limits.rows_max = 1;
   node.run_in(JobPhase::running);
   JobState next = node.state;
   next.generation = Generation(2);
@@ -60,7 +60,7 @@ TEST_F(Moves, ALargeJobsTopologyIsWrittenOnceBesideItsState) {
   ASSERT_TRUE(topology);
   EXPECT_EQ(*read_state(node.control.swaps[0].value, &*topology), next);
   node.control.swaps[0].then(Swapped{false, 5, std::nullopt});
-  EXPECT_FALSE(node.context.mirror.topology) << "it was not put";
+  EXPECT_FALSE(node.context.mirror.beside.topology) << "it was not put";
   node.pass(2s);
   node.mover.move(next, "a test");
   node.control.swaps[1].then(Swapped{true, 6, std::nullopt});
@@ -71,6 +71,40 @@ TEST_F(Moves, ALargeJobsTopologyIsWrittenOnceBesideItsState) {
   ASSERT_EQ(node.control.swaps.size(), 3u);
   EXPECT_TRUE(node.control.swaps[2].beside.empty());
   EXPECT_EQ(*read_state(node.control.swaps[2].value, &*topology), next);
+}
+
+TEST_F(Moves, ASheetStandsAsLongAsAStateNamesIt) {
+  node.context.state_limits.bytes_max = 200;
+  node.run_in(JobPhase::running);
+  JobState next = node.state;
+  next.generation = Generation(2);
+  next.verdict = std::string(1000, 'x');
+  const auto& swaps = node.control.swaps;
+  node.mover.move(next, "a test");
+  ASSERT_EQ(swaps.size(), 1u);
+  ASSERT_EQ(swaps[0].beside.size(), 1u);
+  const JobKeys& keys = node.context.mirror.keys();
+  const auto sheet = sheet_in(keys, swaps[0].beside[0].key, swaps[0].beside[0].value);
+  ASSERT_TRUE(sheet);
+  EXPECT_EQ(*read_state(swaps[0].value, nullptr, &*sheet), next);
+  node.control.swaps[0].then(Swapped{false, 5, std::nullopt});
+  EXPECT_EQ(node.context.mirror.beside.known_sheet(), nullptr) << "it was not put";
+  node.pass(2s);
+  node.mover.move(next, "a test");
+  node.control.swaps[1].then(Swapped{true, 6, std::nullopt});
+  ASSERT_NE(node.context.mirror.beside.known_sheet(), nullptr);
+  next.committed = Step(5);
+  node.mover.move(next, "a test");
+  ASSERT_EQ(swaps.size(), 3u);
+  EXPECT_TRUE(swaps[2].beside.empty()) << "the same rows";
+  EXPECT_EQ(*read_state(swaps[2].value, nullptr, &*sheet), next);
+  node.control.swaps[2].then(Swapped{true, 7, std::nullopt});
+  next.verdict.clear();
+  node.mover.move(next, "a test");
+  ASSERT_EQ(swaps.size(), 4u);
+  ASSERT_EQ(swaps[3].beside.size(), 1u);
+  EXPECT_EQ(swaps[3].beside[0].kind, KeyChange::Kind::erase);
+  EXPECT_EQ(swaps[3].beside[0].key, sheet_key(keys, sheet->name));
 }
 
 TEST_F(Moves, AStateThatOthersCouldNotReadIsNotWritten) {

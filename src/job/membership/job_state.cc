@@ -18,6 +18,10 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDepthMax = 16;
+constexpr std::size_t kSheetNameBytes = 64;  // at most, in a state
+// What a sheet may have, and in which order it takes that until the rest is short enough.
+constexpr std::array kSheetFields{"sources", "restart",  "struck",   "evicted", "moved",
+                                  "causes",  "departed", "attempts", "waiting", "verdict"};
 constexpr std::uint64_t kAllSourcesMax = std::uint64_t{4} * kSeatsMax;
 
 // The texts of an enumeration, in the order of its values, which begin at 0.
@@ -644,24 +648,89 @@ JobState state_of(JobRecord record, std::vector<Member> seats) {
   return state;
 }
 
-template <class Record>
-std::string write(const Record& record) {
-  // Texts may carry bytes of a trainer's making; what is not UTF-8 is replaced.
-  return Writer::encode(record).dump(-1, ' ', false, json::error_handler_t::replace);
+// Texts may carry bytes of a trainer's making; what is not UTF-8 is replaced.
+std::string dumped(const json& object) {
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 template <class Record>
-Result<Record> read(std::string_view what, std::string_view source) {
+std::string write(const Record& record) {
+  return dumped(Writer::encode(record));
+}
+
+Result<json> parse(std::string_view what, std::string_view source) {
   if (source.size() > kRecordBytesMax) return Error{Code::corrupt, text(what, ": more than 1 MiB")};
   if (nested_too_deeply(source)) return Error{Code::corrupt, text(what, ": nested too deeply")};
-  const json parsed = json::parse(source, nullptr, false);
+  json parsed = json::parse(source, nullptr, false);
   if (parsed.is_discarded()) return Error{Code::corrupt, text(what, ": not JSON")};
+  return parsed;
+}
+
+template <class Record>
+Result<Record> record_in(std::string_view what, const json& parsed) {
   Record record;
   Reader reader(parsed);
   reader.record(parsed, record);
   if (reader.mistake().empty()) check(reader, record);
   if (!reader.mistake().empty()) return Error{Code::corrupt, text(what, ": ", reader.mistake())};
   return record;
+}
+
+template <class Record>
+Result<Record> read(std::string_view what, std::string_view source) {
+  PAWL_ASSIGN(const json parsed, parse(what, source));
+  return record_in<Record>(what, parsed);
+}
+
+// Fails: `corrupt` if what stands there is no name.
+Result<std::optional<SheetName>> name_in(const json& state) {
+  const auto there = state.is_object() ? state.find("sheet") : state.end();
+  if (there == state.end()) return std::optional<SheetName>();
+  const bool is_name = there->is_array() && there->size() == 2 && (*there)[0].is_number_unsigned() &&
+                       (*there)[1].is_number_unsigned() && (*there)[0].get<std::uint64_t>() <= kGenerationMax;
+  if (!is_name) return Error{Code::corrupt, "job state: sheet: not a generation and a digest"};
+  return std::optional(SheetName{Generation((*there)[0].get<std::uint64_t>()), (*there)[1].get<std::uint64_t>()});
+}
+
+// Puts back into a state what its sheet has.
+Status join_sheet(json& state, const Sheet* known) {
+  PAWL_ASSIGN(const std::optional<SheetName> name, name_in(state));
+  if (!name) return {};
+  if (known == nullptr || known->name != *name)
+    return Error{Code::stale, text("job state: its sheet, of generation ", name->generation, ", is not known here")};
+  PAWL_ASSIGN(json rows, parse("sheet", known->text));
+  if (!rows.is_object()) return Error{Code::corrupt, "sheet: not an object"};
+  state.erase("sheet");
+  for (auto& [field, value] : rows.items()) {
+    if (std::ranges::find(kSheetFields, std::string_view(field)) == kSheetFields.end())
+      return Error{Code::corrupt, "sheet: has a field that this version does not know"};
+    if (state.contains(field)) return Error{Code::corrupt, text("sheet: ", field, ": in the state, too")};
+    state[field] = std::move(value);
+  }
+  return {};
+}
+
+// Writes the state, with a sheet if it is too long else.
+void write_with_sheet(json record, Generation generation, const SheetOptions& sheets, WrittenState& written) {
+  written.state = dumped(record);
+  if (written.state.size() <= sheets.bytes_max) return;
+  json rows = json::object();
+  std::size_t bytes = written.state.size() + kSheetNameBytes;
+  for (const char* const field : kSheetFields) {
+    if (bytes <= sheets.bytes_max) break;
+    const auto found = record.find(field);
+    if (found == record.end()) continue;
+    bytes -= std::min(bytes, dumped(*found).size());
+    rows[field] = std::move(*found);
+    record.erase(found);
+  }
+  if (rows.empty()) return;
+  Sheet sheet = make_sheet(generation, dumped(rows));
+  const bool is_known = sheets.known != nullptr && sheets.known->text == sheet.text;
+  written.named = is_known ? sheets.known->name : sheet.name;
+  if (!is_known) written.sheet = std::move(sheet);
+  record["sheet"] = json::array({written.named->generation.value, written.named->digest});
+  written.state = dumped(record);
 }
 
 }  // namespace
@@ -695,8 +764,10 @@ Result<NodeRecord> parse_node_record(std::string_view json) {
 Result<JobState> parse_job_state(std::string_view json) {
   return read_state(json, nullptr);
 }
-Result<JobState> read_state(std::string_view json, const Topology* known) {
-  PAWL_ASSIGN(JobRecord record, read<JobRecord>("job state", json));
+Result<JobState> read_state(std::string_view json, const Topology* known, const Sheet* sheet) {
+  PAWL_ASSIGN(auto whole, parse("job state", json));
+  PAWL_TRY(join_sheet(whole, sheet));
+  PAWL_ASSIGN(JobRecord record, record_in<JobRecord>("job state", whole));
   if (!record.topology) {
     std::vector<Member> seats = seats_of(record.seats);
     return state_of(std::move(record), std::move(seats));
@@ -711,8 +782,17 @@ Result<JobState> read_state(std::string_view json, const Topology* known) {
   return state_of(std::move(record), known->seats);
 }
 std::optional<Generation> topology_named_by(std::string_view json) {
-  const auto record = read<JobRecord>("job state", json);
+  auto parsed = parse("job state", json);
+  if (!parsed || !parsed->is_object()) return std::nullopt;
+  parsed->erase("sheet");
+  const auto record = record_in<JobRecord>("job state", *parsed);
   return record && record->topology ? std::optional(record->topology->generation) : std::nullopt;
+}
+std::optional<SheetName> sheet_named_by(std::string_view json) {
+  const auto parsed = parse("job state", json);
+  if (!parsed) return std::nullopt;
+  const auto name = name_in(*parsed);
+  return name ? *name : std::nullopt;
 }
 std::span<const Source> sources_of(std::span<const Source> sources, Seat seat) {
   const auto found = std::ranges::equal_range(sources, seat, {}, &Source::seat);
@@ -739,25 +819,34 @@ Topology make_topology(Generation generation, std::vector<Member> seats) {
   }
   return {generation, std::move(seats), digest};
 }
+Sheet make_sheet(Generation generation, std::string text) {
+  std::uint64_t digest = 0xcbf29ce484222325u ^ generation.value;  // FNV-1a over bytes
+  for (const char byte : text) digest = (digest ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+  digest ^= digest >> 29;
+  return {{generation, digest}, std::move(text)};
+}
 Result<Topology> parse_topology(std::string_view json) {
   PAWL_ASSIGN(const TopologyRecord record, read<TopologyRecord>("topology", json));
   return make_topology(record.generation, seats_of(record.seats));
 }
-WrittenState write_state(const JobState& state, const Topology* known, std::size_t rows_max) {
+WrittenState write_state(const JobState& state, const Topology* known, std::size_t rows_max, SheetOptions sheets) {
   JobRecordView record = record_of(state);
   record.seats = rows_of(state.seats);
-  if (record.seats.size() <= rows_max) return {write(record)};
+  WrittenState written;
+  if (record.seats.size() <= rows_max) {
+    write_with_sheet(Writer::encode(record), state.generation, sheets, written);
+    return written;
+  }
   record.seats.clear();
   const bool alike = known != nullptr && known->seats.size() == state.seats.size();
   if (alike) record.moved = moved_since(known->seats, state.seats);
-  WrittenState written;
   if (!alike || record.moved.size() > rows_max) {
     record.moved.clear();
     written.topology = make_topology(state.generation, state.seats);
     known = &*written.topology;
   }
   record.topology = TopologyName{known->generation, known->digest};
-  written.state = write(record);
+  write_with_sheet(Writer::encode(record), state.generation, sheets, written);
   return written;
 }
 Status check_records_of(const JobSpec& spec, std::size_t address_bytes, std::size_t domain_bytes) {
@@ -809,6 +898,21 @@ std::string JobKeys::topologies() const {
 }
 std::string JobKeys::topology(Generation generation) const {
   return text(topologies(), generation);
+}
+std::string sheet_prefix(const JobKeys& keys) {
+  return keys.root + "sheet/";
+}
+std::string sheet_key(const JobKeys& keys, SheetName name) {
+  return text(sheet_prefix(keys), name.generation, '/', name.digest);
+}
+std::optional<Sheet> sheet_in(const JobKeys& keys, std::string_view key, std::string value) {
+  const std::string prefix = sheet_prefix(keys);
+  if (!key.starts_with(prefix)) return std::nullopt;
+  const std::string_view name = key.substr(prefix.size());
+  Generation generation;
+  if (!parse_number(name.substr(0, name.find('/')), generation.value)) return std::nullopt;
+  Sheet sheet = make_sheet(generation, std::move(value));
+  return sheet_key(keys, sheet.name) == key ? std::optional(std::move(sheet)) : std::nullopt;
 }
 std::string JobKeys::nodes() const {
   return root + "nodes/";

@@ -206,19 +206,47 @@ struct Topology {
 };
 [[nodiscard]] Topology make_topology(Generation generation, std::vector<Member> seats);
 
+// What of a state is long because much has died at once, in a key of its own: sheet/<generation>/<digest>. A state that would have
+// more than kStateBytesMax names one, by generation and digest, and says nothing of what that has.
+// Put in one transaction with the first state that names it, and before it; erased with the first one after that which does not.
+struct SheetName {
+  Generation generation;
+  std::uint64_t digest = 0;
+  bool operator==(const SheetName&) const = default;
+};
+struct Sheet {
+  SheetName name;
+  std::string text;  // the value of its key
+  bool operator==(const Sheet&) const = default;
+};
+[[nodiscard]] Sheet make_sheet(Generation generation, std::string text);
+
 // A state as its keys have it.
 struct WrittenState {
   std::string state;
   std::optional<Topology> topology = {};  // to be put with it; none: the state names the known one, or none at all
+  std::optional<Sheet> sheet = {};        // the same of it
+  std::optional<SheetName> named = {};    // the sheet that the state names, new or known
 };
-inline constexpr std::size_t kMovedRowsMax = 8;  // so many nodes' seats a state has itself
+inline constexpr std::size_t kMovedRowsMax = 8;      // so many nodes' seats a state has itself
+inline constexpr std::size_t kStateBytesMax = 4096;  // of one that names what it can
+struct StateLimits {
+  std::size_t rows_max = kMovedRowsMax;
+  std::size_t bytes_max = kStateBytesMax;
+};
+struct SheetOptions {
+  const Sheet* known = nullptr;  // that the current state names
+  std::size_t bytes_max = kStateBytesMax;
+};
 // `known`: the topology that the current state names; nullptr: none.
 [[nodiscard]] WrittenState write_state(const JobState& state, const Topology* known,
-                                       std::size_t rows_max = kMovedRowsMax);
+                                       std::size_t rows_max = kMovedRowsMax, SheetOptions sheets = {});
 // Which topology a state names; none: all seats are in it, or it can't be read.
 [[nodiscard]] std::optional<Generation> topology_named_by(std::string_view json);
-// Fails: `stale` if it names another topology than `known`: read both again; else as parse_job_state.
-[[nodiscard]] Result<JobState> read_state(std::string_view json, const Topology* known);
+// The same of its sheet.
+[[nodiscard]] std::optional<SheetName> sheet_named_by(std::string_view json);
+// Fails: `stale` if it names another topology or sheet than these: read all again; else as parse_job_state.
+[[nodiscard]] Result<JobState> read_state(std::string_view json, const Topology* known, const Sheet* sheet = nullptr);
 
 // Whether such a job can write who sits where, if its nodes' addresses have so many bytes each, and the names of their
 // failure domains.
@@ -292,6 +320,11 @@ struct JobKeys {
   [[nodiscard]] std::string events() const;                                       // :events/
   [[nodiscard]] std::string event(std::uint64_t wall_ns, NodeId node) const;      // sorts by time
 };
+
+[[nodiscard]] std::string sheet_prefix(const JobKeys& keys);               // sheet/
+[[nodiscard]] std::string sheet_key(const JobKeys& keys, SheetName name);  // sheet/<generation>/<digest>
+// The sheet in a key of one, as its name says it; none: the value is not what was put there.
+[[nodiscard]] std::optional<Sheet> sheet_in(const JobKeys& keys, std::string_view key, std::string value);
 
 // The id in `<prefix><id>`, such as nodes/<id>; false, with `id` as it was, where the key is another.
 template <class AnId>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/text.h"
 #include "job/membership/test_records.h"
 
 namespace pawl::job {
@@ -180,6 +181,92 @@ TEST(JobState, OfAnySizeItIsSmallAndNamesItsTopology) {
   EXPECT_EQ(read_state(third.state, &*topology).error().code, Code::stale);
   EXPECT_EQ(read_state(third.state, nullptr).error().code, Code::stale);
   EXPECT_EQ(parse_job_state(third.state).error().code, Code::stale);
+}
+
+// A twentieth of the nodes has died at once.
+JobState state_of_many_deaths() {
+  JobState state = large_state();
+  state.sources.clear();
+  for (std::uint32_t seat = 0; seat < state.seats.size(); ++seat) {
+    const NodeLife here = state.seats[seat].life;
+    const bool died = seat / 8 % 20 == 3;
+    const NodeLife from = died ? state.seats[(seat + 8) % state.seats.size()].life : here;
+    state.sources.push_back(
+        {Seat(seat), died ? SourceKind::replica : SourceKind::own_arena, from, Generation(1), Step(41)});
+    if (!died || seat % 8 != 0) continue;
+    state.evicted.push_back({here.node, Incarnation(3)});
+    state.causes.push_back({FaultKind::node_lost, here, std::nullopt, "its keeper's address refuses", 1800001000000});
+    state.verdict += text("node ", here.node, ", ");
+  }
+  return state;
+}
+
+TEST(JobState, WhatManyDeathsMakeLongIsInASheet) {
+  const JobState state = state_of_many_deaths();
+  const WrittenState written = write_state(state, nullptr);
+  ASSERT_TRUE(written.topology && written.sheet);
+  EXPECT_LE(written.state.size(), kStateBytesMax);
+  EXPECT_GT(written.sheet->text.size(), 10 * kStateBytesMax);
+  EXPECT_EQ(written.named, written.sheet->name);
+  EXPECT_EQ(sheet_named_by(written.state), written.sheet->name);
+  EXPECT_EQ(topology_named_by(written.state), state.generation);
+  EXPECT_EQ(*read_state(written.state, &*written.topology, &*written.sheet), state);
+  EXPECT_EQ(read_state(written.state, &*written.topology).error().code, Code::stale);
+  EXPECT_EQ(read_state(written.state, nullptr, &*written.sheet).error().code, Code::stale);
+  const Sheet other = make_sheet(state.generation, "{}");
+  EXPECT_EQ(read_state(written.state, &*written.topology, &other).error().code, Code::stale);
+  const Sheet older = make_sheet(Generation(1), written.sheet->text);
+  EXPECT_EQ(read_state(written.state, &*written.topology, &older).error().code, Code::stale);
+
+  JobState next = state;
+  next.generation = Generation(9);
+  const WrittenState again = write_state(next, &*written.topology, kMovedRowsMax, {&*written.sheet});
+  EXPECT_FALSE(again.sheet) << "the same rows";
+  EXPECT_EQ(again.named, written.sheet->name);
+  EXPECT_EQ(*read_state(again.state, &*written.topology, &*written.sheet), next);
+}
+
+TEST(JobState, ASheetOfAnySizeReadsAsItWasWritten) {
+  for (const JobState& state : {full_state(), JobState()})
+    for (const std::size_t bytes_max : {0u, 100u, 300u, 1000u, 4096u})
+      for (const std::size_t rows_max : {0u, 8u}) {
+        const WrittenState written = write_state(state, nullptr, rows_max, {nullptr, bytes_max});
+        EXPECT_EQ(*read_state(written.state, written.topology ? &*written.topology : nullptr,
+                              written.sheet ? &*written.sheet : nullptr),
+                  state);
+      }
+}
+
+TEST(JobState, ASheetOfWhichSomethingIsOddIsRefused) {
+  const auto read = [](std::string_view rows) {
+    const Sheet sheet = make_sheet(Generation(3), std::string(rows));
+    return read_state(text(R"({"generation":3,"leader":[0,7],"phase":"running","sheet":[3,)", sheet.name.digest, "]}"),
+                      nullptr, &sheet);
+  };
+  EXPECT_EQ(read(R"({"verdict":"fine"})")->verdict, "fine");
+  expect_corrupt(read("[]"), "not an object");
+  expect_corrupt(read("{"), "not JSON");
+  expect_corrupt(read(R"({"phase":"failed"})"), "does not know");
+  expect_corrupt(read(R"({"verdict":3})"), "not a text");
+  for (const char* const name : {"3", "[3]", "[3,-1]", R"(["3",1])", "[9223372036854775808,1]"})
+    expect_corrupt(parse_job_state(text(R"({"generation":3,"leader":[0,7],"phase":"running","sheet":)", name, "}")),
+                   "sheet");
+  const Sheet twice = make_sheet(Generation(3), R"({"verdict":"one"})");
+  expect_corrupt(read_state(text(R"({"generation":3,"leader":[0,7],"phase":"running","verdict":"two","sheet":[3,)",
+                                 twice.name.digest, "]}"),
+                            nullptr, &twice),
+                 "in the state, too");
+}
+
+TEST(JobKeys, ASheetsNameSaysWhatItHas) {
+  const JobKeys keys("test");
+  const Sheet sheet = make_sheet(Generation(3), R"({"verdict":"fine"})");
+  const std::string key = sheet_key(keys, sheet.name);
+  EXPECT_EQ(sheet_in(keys, key, sheet.text), sheet);
+  EXPECT_FALSE(sheet_in(keys, key, R"({"verdict":"fune"})"));
+  EXPECT_FALSE(sheet_in(keys, sheet_key(keys, {Generation(4), sheet.name.digest}), sheet.text));
+  EXPECT_FALSE(sheet_in(keys, sheet_prefix(keys) + "x/1", sheet.text));
+  EXPECT_FALSE(sheet_in(keys, keys.state(), sheet.text));
 }
 
 TEST(JobState, HasTheSeatsOfAFewNodesItself) {

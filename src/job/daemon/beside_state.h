@@ -1,0 +1,39 @@
+// BesideState: what stands beside the job's state, as far as this node knows: the topology and the sheet that states name.
+//
+// Of each the newest: what a state names is never older than what one before it named. Pure. JobMirror keeps it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "job/control/control.h"
+#include "job/membership/job_state.h"
+
+namespace pawl::job {
+
+struct BesideState {
+  std::optional<Topology> topology;
+  std::optional<Sheet> sheet;
+  Revision sheet_revision = 0;  // at which it was put
+
+  struct Taken {
+    std::string refused;   // not empty: a topology can't be read, why
+    bool spoiled = false;  // a sheet is not what was put
+  };
+  [[nodiscard]] static bool has_key(const JobKeys& keys, const std::string& key);
+  // A key of these, as it was put.
+  Taken take(const JobKeys& keys, const std::string& key, const std::string& value, Revision revision);
+  // The newest of them in a listing. A sheet may be an older one than is known, if the control has lost data.
+  Taken take_all(const JobKeys& keys, const Listing& listing);
+  // What this node has put with a state.
+  void note(WrittenState written, Revision revision);
+
+  [[nodiscard]] const Topology* known_topology() const { return topology ? &*topology : nullptr; }
+  [[nodiscard]] const Sheet* known_sheet() const { return sheet ? &*sheet : nullptr; }
+  // Fails: as read_state.
+  [[nodiscard]] Result<JobState> read(const std::string& state) const {
+    return read_state(state, known_topology(), known_sheet());
+  }
+};
+
+}  // namespace pawl::job
