@@ -335,6 +335,13 @@ void Cluster::on_put(const std::string& key, const std::string& value) {
     if (!sheet_) return violate("a sheet was written under another's name");
   }
   if (key != keys.state()) return;
+  if (const auto named = job::sheet_named_by(value)) {
+    etcdserverpb::RangeRequest request;
+    etcdserverpb::RangeResponse response;
+    request.set_key(job::sheet_key(keys, *named));
+    (void)control.keys.range(request, &response);
+    if (response.kvs().empty()) return violate("a state names a sheet that is not there");
+  }
   const auto state = job::read_state(value, topology_ ? &*topology_ : nullptr, sheet_ ? &*sheet_ : nullptr);
   if (!state) return violate("a state that can't be read was written: " + state.error().what);
   on_state(*state);

@@ -96,7 +96,7 @@ ClusterOptions draw_options(std::uint64_t seed) {
   const std::uint64_t rows = (seed * 0x9e3779b97f4a7c15ull) >> 62;
   if (rows < 2) options.state_rows_max = rows;
   const std::uint64_t sheets = (seed * 0xc2b2ae3d27d4eb4full) >> 62;
-  if (sheets < 2) options.state_bytes_max = 1;
+  if (sheets < 2) options.state_bytes_max = 1 + seed % 16 * 64;  // many of a job's states have more, and some less
   options.bad_sheets = sheets == 0;
   const std::uint64_t groups = (seed * 0xbf58476d1ce4e5b9ull) >> 60;  // of reports; in half of the jobs one for all
   if (groups < 8) options.report_group_size = 2 + groups % 2;

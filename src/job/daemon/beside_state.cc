@@ -20,10 +20,12 @@ BesideState::Taken BesideState::take(const JobKeys& keys, const std::string& key
     return taken;
   }
   auto there = parse_topology(value);
-  if (!there)
+  if (!there) {
     taken.refused = there.error().what;
-  else if (!topology || there->generation >= topology->generation)  // else one that this node has put since
+  } else if (revision >= topology_revision) {
     topology = std::move(*there);
+    topology_revision = revision;
+  }
   return taken;
 }
 
@@ -38,17 +40,23 @@ BesideState::Taken BesideState::take_all(const JobKeys& keys, const Listing& lis
     if (kv.key.starts_with(sheet_prefix(keys)) && is_newer(kv, rows)) rows = &kv;
   }
   if (listing.revision < sheet_revision) sheet_revision = 0;
+  if (listing.revision < topology_revision) topology_revision = 0;
   Taken taken;
   if (named != nullptr) taken = take(keys, named->key, named->value, named->mod_revision);
   if (rows != nullptr) taken.spoiled = take(keys, rows->key, rows->value, rows->mod_revision).spoiled;
   return taken;
 }
 
+// Its answer may come after a watch has told what others put since.
 void BesideState::note(WrittenState written, Revision revision) {
-  if (written.topology) topology = std::move(written.topology);
-  if (!written.sheet || revision < sheet_revision) return;
-  sheet = std::move(written.sheet);
-  sheet_revision = revision;
+  if (written.topology && revision >= topology_revision) {
+    topology = std::move(written.topology);
+    topology_revision = revision;
+  }
+  if (written.sheet && revision >= sheet_revision) {
+    sheet = std::move(written.sheet);
+    sheet_revision = revision;
+  }
 }
 
 }  // namespace pawl::job

@@ -13,8 +13,10 @@ namespace pawl::job {
 
 struct BesideState {
   std::optional<Topology> topology;
+  Revision topology_revision = 0;  // at which it was put
   std::optional<Sheet> sheet;
-  Revision sheet_revision = 0;  // at which it was put
+  Revision sheet_revision = 0;           // at which it was put
+  std::optional<SheetName> sheet_named;  // by the state that stands
 
   struct Taken {
     std::string refused;   // not empty: a topology can't be read, why
@@ -23,13 +25,15 @@ struct BesideState {
   [[nodiscard]] static bool has_key(const JobKeys& keys, const std::string& key);
   // A key of these, as it was put.
   Taken take(const JobKeys& keys, const std::string& key, const std::string& value, Revision revision);
-  // The newest of them in a listing. A sheet may be an older one than is known, if the control has lost data.
+  // The newest of them in a listing. They may be older ones than are known, if the control has lost data.
   Taken take_all(const JobKeys& keys, const Listing& listing);
-  // What this node has put with a state.
+  // What this node has put with a state; the state itself is learned besides.
   void note(WrittenState written, Revision revision);
 
   [[nodiscard]] const Topology* known_topology() const { return topology ? &*topology : nullptr; }
   [[nodiscard]] const Sheet* known_sheet() const { return sheet ? &*sheet : nullptr; }
+  // Only this one may be named again: any other has been erased. nullptr: the state that stands names none.
+  [[nodiscard]] const Sheet* standing_sheet() const { return sheet && sheet->name == sheet_named ? &*sheet : nullptr; }
   // Fails: as read_state.
   [[nodiscard]] Result<JobState> read(const std::string& state) const {
     return read_state(state, known_topology(), known_sheet());

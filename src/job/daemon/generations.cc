@@ -220,22 +220,18 @@ void Generations::drop_other_arenas() {
 
 void Generations::tidy_keys() {
   const JobMirror& mirror = parts_.context.mirror;
-  // No state names an older topology than the one before it did, or an older sheet.
+  // No state names an older topology than the one before it did. A sheet goes with the swap that no longer names it.
   const Generation named = mirror.beside.topology ? mirror.beside.topology->generation : Generation(0);
-  const Generation sheet =
-      mirror.beside.known_sheet() != nullptr ? mirror.beside.known_sheet()->name.generation : Generation(1);
-  parts_.context.control->tell(
-      [keys = mirror.keys(), generation = mirror.generation(), named, sheet](Control& control) {
-        (void)control.erase_prefix(keys.reports(generation));  // most of all: so that they need not be listed below
-        erase_topologies_before(control, keys.topologies(), named);
-        erase_up_to(control, sheet_prefix(keys), Generation(sheet.value - 1));  // those that a lost swap has left
-        erase_up_to(control, keys.all_reports(), generation);
-        erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
-        erase_up_to(control, keys.all_faults(), Generation(generation.value - 1));
-        erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));
-        erase_up_to(control, keys.pause_acks(), Generation(generation.value - 1));
-        erase_up_to(control, keys.all_progress(), Generation(generation.value - 1));
-      });
+  parts_.context.control->tell([keys = mirror.keys(), generation = mirror.generation(), named](Control& control) {
+    (void)control.erase_prefix(keys.reports(generation));  // most of all: so that they need not be listed below
+    erase_topologies_before(control, keys.topologies(), named);
+    erase_up_to(control, keys.all_reports(), generation);
+    erase_up_to(control, keys.all_accusations(), Generation(generation.value - 1));
+    erase_up_to(control, keys.all_faults(), Generation(generation.value - 1));
+    erase_up_to(control, keys.root + "stop_ack/", Generation(generation.value - 1));
+    erase_up_to(control, keys.pause_acks(), Generation(generation.value - 1));
+    erase_up_to(control, keys.all_progress(), Generation(generation.value - 1));
+  });
   parts_.context.control->tell([this, prefix = mirror.keys().events()](Control& control) {
     const auto events = control.list(prefix);
     if (!events) return;

@@ -57,6 +57,11 @@ JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration n
   return change;
 }
 
+void JobMirror::note_put(WrittenState written, Revision revision) {
+  if (revision > state_revision_) beside.sheet_named = written.named;
+  beside.note(std::move(written), revision);
+}
+
 // When they came is not known, so whoever takes a turn to lead goes on with it.
 void JobMirror::apply_reports(const Listing& listing, Duration now) {
   const Duration news_at = news_.at;
@@ -70,7 +75,10 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   if (key == keys_.state()) {
     if (value == nullptr || revision <= state_revision_) return change;
     auto state = beside.read(*value);
-    if (state) return learn(std::move(*state), revision, now);
+    if (state) {
+      beside.sheet_named = sheet_named_by(*value);
+      return learn(std::move(*state), revision, now);
+    }
     change.unread = state.error().code == Code::stale;
     if (!change.unread) change.refused = state.error().what;
     return change;

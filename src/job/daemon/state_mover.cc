@@ -37,7 +37,7 @@ void StateMover::move(const JobState& next, const std::string& why) {
   // Nobody acts on a state that the others can't read: its writer learns it as they do.
   JobMirror& mirror = context_.mirror;
   const Topology* const known = mirror.beside.known_topology();
-  const Sheet* const sheet = mirror.beside.known_sheet();
+  const Sheet* const sheet = mirror.beside.standing_sheet();
   WrittenState written =
       write_state(next, known, context_.state_limits.rows_max, {sheet, context_.state_limits.bytes_max});
   Result<JobState> read =
@@ -74,7 +74,7 @@ void StateMover::move(const JobState& next, const std::string& why) {
   context_.control->compare_and_swap(
       mirror.keys().state(), mirror.state_revision(), std::move(state), std::move(beside),
       [this, next = std::move(*read), written = std::move(written), why](const Result<Swapped>& swap) mutable {
-        if (swap && swap->won) context_.mirror.beside.note(std::move(written), swap->revision);
+        if (swap && swap->won) context_.mirror.note_put(std::move(written), swap->revision);
         on_swapped(std::move(next), why, swap);
       });
 }

@@ -105,6 +105,12 @@ TEST_F(Moves, ASheetStandsAsLongAsAStateNamesIt) {
   ASSERT_EQ(swaps[3].beside.size(), 1u);
   EXPECT_EQ(swaps[3].beside[0].kind, KeyChange::Kind::erase);
   EXPECT_EQ(swaps[3].beside[0].key, sheet_key(keys, sheet->name));
+  node.control.swaps[3].then(Swapped{true, 8, std::nullopt});
+  next.verdict = std::string(1000, 'x');
+  node.mover.move(next, "a test");
+  ASSERT_EQ(swaps.size(), 5u);
+  ASSERT_EQ(swaps[4].beside.size(), 1u) << "the same rows again, which were erased";
+  EXPECT_EQ(swaps[4].beside[0].kind, KeyChange::Kind::put);
 }
 
 TEST_F(Moves, AStateThatOthersCouldNotReadIsNotWritten) {
