@@ -47,8 +47,15 @@ BesideState::Taken BesideState::take_all(const JobKeys& keys, const Listing& lis
   return taken;
 }
 
+void BesideState::note_named(std::optional<SheetName> by_state, Revision revision) {
+  if (revision < named_revision) return;
+  sheet_named = by_state;
+  named_revision = revision;
+}
+
 // Its answer may come after a watch has told what others put since.
 void BesideState::note(WrittenState written, Revision revision) {
+  note_named(written.named, revision);
   if (written.topology && revision >= topology_revision) {
     topology = std::move(written.topology);
     topology_revision = revision;

@@ -17,6 +17,7 @@ struct BesideState {
   std::optional<Sheet> sheet;
   Revision sheet_revision = 0;           // at which it was put
   std::optional<SheetName> sheet_named;  // by the state that stands
+  Revision named_revision = 0;           // of that state
 
   struct Taken {
     std::string refused;   // not empty: a topology can't be read, why
@@ -27,6 +28,7 @@ struct BesideState {
   Taken take(const JobKeys& keys, const std::string& key, const std::string& value, Revision revision);
   // The newest of them in a listing. They may be older ones than are known, if the control has lost data.
   Taken take_all(const JobKeys& keys, const Listing& listing);
+  void note_named(std::optional<SheetName> by_state, Revision revision);  // of a state that was read
   // What this node has put with a state; the state itself is learned besides.
   void note(WrittenState written, Revision revision);
 

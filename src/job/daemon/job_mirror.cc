@@ -57,11 +57,6 @@ JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration n
   return change;
 }
 
-void JobMirror::note_put(WrittenState written, Revision revision) {
-  if (revision > state_revision_) beside.sheet_named = written.named;
-  beside.note(std::move(written), revision);
-}
-
 // When they came is not known, so whoever takes a turn to lead goes on with it.
 void JobMirror::apply_reports(const Listing& listing, Duration now) {
   const Duration news_at = news_.at;
@@ -76,7 +71,7 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
     if (value == nullptr || revision <= state_revision_) return change;
     auto state = beside.read(*value);
     if (state) {
-      beside.sheet_named = sheet_named_by(*value);
+      beside.note_named(sheet_named_by(*value), revision);
       return learn(std::move(*state), revision, now);
     }
     change.unread = state.error().code == Code::stale;

@@ -36,7 +36,7 @@ class JobMirror {
   std::map<Seat, FaultReport> faults;  // of the state's generation; a node adds its own before the control repeats them
 
   RecoveryReports reports;  // a node notes its own before the control repeats them
-  BesideState beside;       // what states name
+  BesideState beside;       // what states name; a node notes what it has put with one
 
   struct Change {
     bool state = false;       // another revision of it
@@ -56,7 +56,6 @@ class JobMirror {
   // The same of what has been reported in the state's generation (JobKeys::reports).
   void apply_reports(const Listing& listing, Duration now);
   Change learn(JobState state, Revision revision, Duration now);  // older revisions change nothing
-  void note_put(WrittenState written, Revision revision);         // what this node has put with a state
   void set_spec(const JobSpec& spec) {
     spec_ = spec;
     learn_ring();

@@ -268,7 +268,7 @@ TEST_F(Mirror, ReadsAStateWithTheTopologyThatItNames) {
   EXPECT_EQ(mirror.state(), next);
   WrittenState late;
   late.topology = make_topology(Generation(1), {});
-  mirror.note_put(late, 1);
+  mirror.beside.note(late, 1);
   EXPECT_EQ(mirror.beside.topology->generation, state.generation) << "the watch has told of a later one before";
 
   EXPECT_NE(put(keys.topology(Generation(4)), "{}").refused, "");

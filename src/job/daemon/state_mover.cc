@@ -74,7 +74,7 @@ void StateMover::move(const JobState& next, const std::string& why) {
   context_.control->compare_and_swap(
       mirror.keys().state(), mirror.state_revision(), std::move(state), std::move(beside),
       [this, next = std::move(*read), written = std::move(written), why](const Result<Swapped>& swap) mutable {
-        if (swap && swap->won) context_.mirror.note_put(std::move(written), swap->revision);
+        if (swap && swap->won) context_.mirror.beside.note(std::move(written), swap->revision);
         on_swapped(std::move(next), why, swap);
       });
 }
