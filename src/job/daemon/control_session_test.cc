@@ -220,12 +220,22 @@ TEST_F(Keys, AListingIsReadLaterOnlyIfItIsStillNeededAndOnce) {
   watch(control.put("job/a", "1"));
   int asked = 0;
   loop.run([&] {
-    keys->list_later(1ms, [&] { return ++asked > 1; });
-    keys->list_later(1ms, [&] { return ADD_FAILURE() << "one such wait at a time", true; });
+    keys->list_later(KeyWatch::Reason::later_state, 1ms, [&] { return ++asked > 1; });
+    keys->list_later(KeyWatch::Reason::later_state, 1ms,
+                     [&] { return ADD_FAILURE() << "one such wait at a time", true; });
   });
   EXPECT_TRUE(loop.eventually([&] { return asked == 1; }));
   EXPECT_EQ(control.lists(), 0);
-  loop.run([&] { keys->list_later(1ms, [&] { return ++asked > 1; }); });
+  loop.run([&] { keys->list_later(KeyWatch::Reason::later_state, 1ms, [&] { return ++asked > 1; }); });
+  EXPECT_TRUE(tells({"list 1", "listed"}));
+}
+
+TEST_F(Keys, AReasonToListIsNotForgottenForAnotherThatEnds) {
+  watch(control.put("job/a", "1"));
+  loop.run([&] {
+    keys->list_later(KeyWatch::Reason::others_generation, 1ms, [] { return false; });
+    keys->list_later(KeyWatch::Reason::unread_state, 1ms, [] { return true; });
+  });
   EXPECT_TRUE(tells({"list 1", "listed"}));
 }
 
@@ -256,7 +266,7 @@ TEST_F(Keys, WhatAWatchDoesNotTellIsListed) {
 // Whoever planned a listing may not need it any more when it is due.
 TEST_F(Keys, WhatAWatchDoesNotTellIsListedWhateverElseWasPlanned) {
   watch(control.put("job/a", "1"));
-  loop.run([&] { keys->list_later(1h, [] { return false; }); });
+  loop.run([&] { keys->list_later(KeyWatch::Reason::later_state, 1h, [] { return false; }); });
   control.hold_watches();
   control.put("job/a", "2");
   confirm(1ms);

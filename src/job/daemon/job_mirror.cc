@@ -74,8 +74,10 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
       beside.note_named(sheet_named_by(*value), revision);
       return learn(std::move(*state), revision, now);
     }
-    change.unread = state.error().code == Code::stale;
-    if (!change.unread) change.refused = state.error().what;
+    if (state.error().code == Code::stale)
+      change.unread = revision;
+    else
+      change.refused = state.error().what;
     return change;
   }
   if (BesideState::has_key(keys_, key)) {

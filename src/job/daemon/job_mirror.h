@@ -46,7 +46,7 @@ class JobMirror {
     bool nodes = false;       // who is registered
     bool lost = false;        // the control has lost what it knew: the state is not there any more, or an older one is
     std::string refused;      // not empty: the state can't be read, why
-    bool unread = false;      // the state names a topology or a sheet that is yet to come: they come with the watch
+    Revision unread = 0;      // of a state that names a topology or a sheet which is yet to come, with the watch
     bool spoiled = false;     // a sheet is not what was put
   };
   // A key of the job. `value`: nullptr if it was erased.

@@ -51,11 +51,11 @@ void KeyWatch::tell(const WatchEvent& event) {
   consider_confirmed();
 }
 
-void KeyWatch::list_later(Duration patience, std::function<bool()> is_needed) {
-  if (std::exchange(list_planned_, true)) return;
-  loop_.after(patience, [this, alive = std::weak_ptr(alive_), is_needed = std::move(is_needed)] {
+void KeyWatch::list_later(Reason reason, Duration patience, std::function<bool()> is_needed) {
+  if (!planned_.insert(reason).second) return;
+  loop_.after(patience, [this, reason, alive = std::weak_ptr(alive_), is_needed = std::move(is_needed)] {
     if (alive.expired()) return;
-    list_planned_ = false;
+    planned_.erase(reason);
     if (!is_needed() || std::exchange(listing_, true)) return;
     list();
   });

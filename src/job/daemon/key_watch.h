@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ class KeyWatch {
   // they are watched from then on.
   KeyWatch(Loop& loop, ControlSession& session, std::string root, const Listing& known, Handlers handlers);
 
-  // Reads them anew after `patience`, unless `is_needed` is false by then. One such wait at a time: else nothing.
-  void list_later(Duration patience, std::function<bool()> is_needed);
+  enum class Reason { others_generation, later_state, unread_state, reports };
+  // Reads them anew after `patience`, unless `is_needed` is false by then. One such wait for each reason: else nothing.
+  void list_later(Reason reason, Duration patience, std::function<bool()> is_needed);
   // Whether what was told is all that stands in the control: asks it for a few bytes, however many keys there are, and waits
   // for what is on its way here. Then `then(when this began)`; or lists, if it does not come within `patience`. One at a
   // time: else nothing. Nothing comes of it while the control is away.
@@ -49,7 +51,7 @@ class KeyWatch {
   Revision told_;   // the newest that was told, by it or by an event since
   bool listing_ = false;
   bool list_once_more_ = false;
-  bool list_planned_ = false;
+  std::set<Reason> planned_;               // listings
   std::vector<WatchEvent> missed_;         // that came during a listing
   std::map<std::string, Revision> there_;  // as told: each key, when it was last put
   struct Confirmation {

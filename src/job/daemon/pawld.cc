@@ -299,7 +299,7 @@ void Pawld::on_key(const WatchEvent& event) {
 void Pawld::on_beat(NodeId node, Generation generation) {
   beats_[node] = context_.clock->boottime();
   if (!watches_.keys || generation <= context_.mirror.generation()) return;
-  watches_.keys->list_later(context_.deadlines.silence / 4, [this, generation] {
+  watches_.keys->list_later(KeyWatch::Reason::others_generation, context_.deadlines.silence / 4, [this, generation] {
     const bool behind = !context_.ending && generation > context_.mirror.generation();
     if (behind) log_warn("watch_behind", "generation", context_.mirror.generation(), "others", generation);
     return behind;
@@ -312,7 +312,11 @@ void Pawld::check_state() {
   if (!mirror.is_in(JobPhase::quiescing) && !mirror.is_in(JobPhase::restoring)) return;
   const Duration now = context_.clock->now();
   const Duration silence = context_.deadlines.silence;
-  if (state_check_.of != mirror.state_revision()) state_check_ = {mirror.state_revision(), now + silence, silence};
+  if (state_check_.of != mirror.state_revision()) {
+    state_check_.of = mirror.state_revision();
+    state_check_.due = now + silence;
+    state_check_.pause = silence;
+  }
   if (now < state_check_.due) return;
   state_check_.pause = 2 * state_check_.pause;  // many wait at once
   state_check_.due = now + state_check_.pause;
@@ -321,7 +325,7 @@ void Pawld::check_state() {
                              const Revision known = context_.mirror.state_revision();
                              if (!state || state->mod_revision <= known || context_.ending || !watches_.keys) return;
                              // It may be on its way here, as it is to all: they must not all list at once.
-                             watches_.keys->list_later(context_.deadlines.silence / 4,
+                             watches_.keys->list_later(KeyWatch::Reason::later_state, context_.deadlines.silence / 4,
                                                        [this, there = state->mod_revision] {
                                                          const Revision here = context_.mirror.state_revision();
                                                          if (context_.ending || there <= here) return false;
@@ -334,7 +338,7 @@ void Pawld::check_state() {
 void Pawld::take(const Listing& listing) {
   context_.orders.apply_all(listing);
   const JobMirror::Change change = context_.mirror.apply_all(listing, context_.clock->now());
-  if (change.unread) await_state(listing.revision);
+  if (change.unread > 0) await_state(change.unread);
   on_change(change);
   for (const KeyValue& kv : listing.kvs) parts_->progress.on_key(kv.key, kv.value);
 }
@@ -343,7 +347,7 @@ void Pawld::note(const KeyValue& kv, bool erased) {
   context_.orders.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision);
   const JobMirror::Change change =
       context_.mirror.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision, context_.clock->now());
-  if (change.unread) await_state(kv.mod_revision);
+  if (change.unread > 0) await_state(change.unread);
   on_change(change);
   if (!erased) parts_->progress.on_key(kv.key, kv.value);
 }
@@ -353,11 +357,13 @@ void Pawld::await_state(Revision of) {
   context_.metrics.counter("states_unread_total", "States that came without the topology or the sheet that they name.")
       .add(1);
   if (!watches_.keys) return;
-  watches_.keys->list_later(context_.deadlines.silence / 4, [this, of] {
+  if (std::exchange(state_check_.unread, of) != of) state_check_.unread_pause = context_.deadlines.silence / 4;
+  watches_.keys->list_later(KeyWatch::Reason::unread_state, state_check_.unread_pause, [this, of] {
     const bool behind = !context_.ending && context_.mirror.state_revision() < of;
     if (behind) log_warn("state_incomplete", "state", of);
     return behind;
   });
+  state_check_.unread_pause *= 2;  // what it names may be spoiled where it stands, and many wait at once
 }
 
 void Pawld::on_change(const JobMirror::Change& change) {
@@ -419,7 +425,8 @@ void Pawld::follow_reports() {
   const bool wanted = recovers && context_.heard.wanted == mirror.generation();
   if (const Generation of = wanted ? mirror.generation() : Generation(0);
       std::exchange(watches_.reports_of, of) == of) {
-    if (anew && watches_.reports) watches_.reports->list_later(Duration::zero(), [] { return true; });
+    if (anew && watches_.reports)
+      watches_.reports->list_later(KeyWatch::Reason::reports, Duration::zero(), [] { return true; });
     return;
   }
   watches_.reports.reset();
@@ -436,7 +443,7 @@ void Pawld::follow_reports() {
                          .on_event = [this](const WatchEvent& event) { on_key(event); },
                          .on_listed = [this] { drive_once_for_all(); },
                          .on_listing_begun = [this] { watches_.reports_begun = context_.clock->now(); }});
-  watches_.reports->list_later(Duration::zero(), [] { return true; });
+  watches_.reports->list_later(KeyWatch::Reason::reports, Duration::zero(), [] { return true; });
 }
 
 void Pawld::drive_parts() {

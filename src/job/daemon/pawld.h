@@ -98,6 +98,8 @@ class Pawld {
     Revision of = -1;  // the state's
     Duration due{};
     Duration pause{};
+    Revision unread = 0;      // the last that could not be read
+    Duration unread_pause{};  // until the keys are listed for it
   };
   StateCheck state_check_;
   std::unique_ptr<Neighbours> neighbours_;
