@@ -6,7 +6,6 @@ first step each such module must be protected, and each copy of one. The trainin
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -57,7 +56,7 @@ def forget() -> None:
     uses what it has cut and does not protect is refused in its first seat, long before it rehearses."""
     global _any
     if _any:
-        for each in _modules():
+        for each in sharded.living_modules():
             each.__dict__.pop(_MARK, None)
     _any = False
 
@@ -67,7 +66,7 @@ def refuse_unprotected(protected: Iterable[Any], gathered: dict[int, Any]) -> No
     their places now. Fails: Refused, by the first name that is not protected."""
     if not _any:
         return
-    modules = _modules()
+    modules = sharded.living_modules()
     known = {_address(each) for each in protected}
     left = [(module, name) for module in modules if _MARK in module.__dict__ for name, tensor in _dtensors(module)
             if name in module.__dict__[_MARK] and not _is_known(gathered.get(id(tensor), tensor), known)]
@@ -78,13 +77,6 @@ def refuse_unprotected(protected: Iterable[Any], gathered: dict[int, Any]) -> No
         raise Refused(f"{first}{more} was cut over the ranks with values of another rank, and is not protected: a seat "
                       f"that is built anew after a loss could not get them. Give the module to job.protect(), or load "
                       f"its weights on every rank and cut it with parallelize_module(..., src_data_rank=None)")
-
-
-def _modules() -> list[Any]:
-    """All that live."""
-    gc.collect()
-    from torch.nn import Module
-    return [each for each in gc.get_objects() if issubclass(type(each), Module)]
 
 
 def _is_known(tensor: Any, known: set[int]) -> bool:

@@ -320,6 +320,7 @@ class Protected:
         self.refuse_hooks()
         self._refuse_sharded_since()
         sharded.refuse_parts_of_ranks(self.parameters(), self.world)
+        sharded.refuse_outside(self.parameters(), self.sharded)
         cut_modules.refuse_unprotected([*self.state_tensors(), *(each for _, each in self.parameters())],
                                        sharded.gathered(self.sharded))
         self._refuse_lone_schedulers()
@@ -550,7 +551,7 @@ class Unchanged:
         self._tables = [(table, dict(table), f"{prefix}{path}") for prefix, module in protected.modules
                         for path, each in module.named_modules() for table in (each._parameters, each._modules)
                         if isinstance(table, dict)]  # of a module of torch.jit's nothing can be replaced so
-        self._groups = [(optimizer, [len(group["params"]) for group in optimizer.param_groups])
+        self._groups = [(optimizer, [[*map(id, group["params"])] for group in optimizer.param_groups])
                         for optimizer in protected.optimizers]
 
     def first_change(self) -> str | None:
@@ -574,8 +575,8 @@ class Unchanged:
                             return (f"optimizer state of {name} appeared ({key}) that was not there when the layout "
                                     f"was made, after {STEPS_BEFORE_SEAL} steps")
                     self._counts[place] = len(state)
-        for optimizer, counts in self._groups:
-            if [len(group["params"]) for group in optimizer.param_groups] != counts:
+        for optimizer, groups in self._groups:
+            if [[*map(id, group["params"])] for group in optimizer.param_groups] != groups:
                 return f"{type(optimizer).__name__}: its parameter groups are others than before"
         return None
 

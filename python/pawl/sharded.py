@@ -9,6 +9,7 @@ communication, but for what torch waits for in reset(). The training thread's.
 """
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
@@ -113,6 +114,9 @@ def forget_meshes() -> None:
             clear = getattr(each, "cache_clear", None)
             if clear is not None:
                 clear()
+    planners = getattr(redistribute, "clear_redistribute_planner_cache", None)
+    if planners is not None:
+        planners()
     native = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if native is not None:
         native()
@@ -127,6 +131,13 @@ def modules_in(module: Any) -> list[Any]:
     """Those that fully_shard() was called on, outer ones first."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     return [each for each in module.modules() if isinstance(each, kind)] if kind is not None else []
+
+
+def living_modules() -> list[Any]:
+    """Of the whole process."""
+    gc.collect()
+    from torch.nn import Module
+    return [each for each in gc.get_objects() if issubclass(type(each), Module)]
 
 
 def reshard(modules: list[Any]) -> None:
@@ -215,12 +226,16 @@ def _put_after_forward_back(state: Any, group: Any, saved: str) -> None:
 def switches(modules: list[Any]) -> dict[str, Any]:
     """As set_requires_gradient_sync() and its like have set them, all of which each rank must have alike."""
     return {"groups": [[getattr(group, name, None) for name in _SWITCHES] for group in _groups(modules)],
+            "auto": [getattr(module._get_fsdp_state(), "_auto_reshard_after_forward", None) for module in modules],
             "after_forward": [_after_forward(group) for group in _groups(modules)],
             "last_backward": [module._get_fsdp_state()._state_ctx.is_last_backward for module in modules]}
 
 
 def put_switches_back(modules: list[Any], saved: dict[str, Any]) -> None:
     states = [module._get_fsdp_state() for module in modules]
+    for state, value in zip(states, saved["auto"], strict=True):
+        if hasattr(state, "_auto_reshard_after_forward"):
+            state._auto_reshard_after_forward = value
     owners = [(state, group) for state in states for group in _groups_of(state)]
     for (state, group), values, after in zip(owners, saved["groups"], saved["after_forward"], strict=True):
         for name, value in zip(_SWITCHES, values, strict=True):
@@ -294,6 +309,28 @@ def refuse_unprovable(prefix: str, wrapper: Any, module: Any, world: int) -> Non
             raise Refused(f"{prefix}{name} is trained, and FSDP2 has not sharded it, as it has others: each rank would "
                           f"train its own. Call fully_shard() on the whole model, too, after its parts, and don't "
                           f"ignore it")
+
+
+def refuse_outside(parameters: Iterable[tuple[str, Any]], modules: list[Any]) -> None:
+    """Each module of FSDP2 that has a protected parameter must be among those that pawl knows of, the `modules`: it may
+    keep the parameter gathered, or a gradient that is not exchanged yet. Fails: Refused, by name."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    if kind is None or not kind.__subclasses__():
+        return
+    names = {id(parameter): name for name, parameter in parameters}
+    known = {id(each) for each in modules}
+    for module in living_modules():
+        if not isinstance(module, kind) or id(module) in known:
+            continue
+        for parameter in _parameters([module]):
+            forms = (getattr(parameter, form, None)
+                     for form in ("sharded_param", "_unsharded_param", "_sharded_post_forward_param"))
+            name = next((names[id(each)] for each in forms if id(each) in names), None)
+            if name is not None:
+                raise Refused(f"{name} was sharded by fully_shard() on a {type(module).__name__} that is not "
+                              f"protected, and only there it is known what is gathered and which gradients are not "
+                              f"exchanged yet: "
+                              f"give that module, or the outermost one around it, to job.protect()")
 
 
 def _refuse_old_torch() -> None:

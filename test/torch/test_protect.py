@@ -170,6 +170,18 @@ class HeldTest(unittest.TestCase):
         model[2].weight = nn.Parameter(torch.zeros(2, 6))
         self.assertIn("2.weight was added, removed or replaced", unchanged.first_change())
 
+    def test_parameters_that_change_places_in_their_optimizer(self):
+        """Whatever is restored by its place there would be another parameter's."""
+        model = small()
+        optimizer = torch.optim.SGD([{"params": [model[0].weight]}, {"params": [model[2].weight], "lr": 1e-4}], lr=0.1)
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        unchanged = protect.Unchanged(protected, protected.held())
+        self.assertIsNone(unchanged.first_change())
+        first, second = optimizer.param_groups
+        first["params"], second["params"] = second["params"], first["params"]
+        self.assertEqual("SGD: its parameter groups are others than before", unchanged.first_change())
+
 
 class WrittenTest(unittest.TestCase):
     """What a script writes at the wrong time, and what it leaves for the next block."""

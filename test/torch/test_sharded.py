@@ -190,6 +190,8 @@ class ShardTrapTest(TrapTest):
                 "other order": ("head.weight lies on a mesh of 2 of 2 ranks, or in another order",),
                 "mesh of its own": ("head.weight lies on a mesh of 1 of 2 ranks, or in another order",),
                 "other kind": ("head.weight is a TwoTensor",),
+                "outside": ("body.0.weight", "FSDPSequential that is not protected", "give that module"),
+                "optimizer alone": ("parameter0", "FSDPSequential that is not protected"),
                 "optimizer before": ("before fully_shard()",), "sharded later": ("after job.protect()",),
                 "hook later": ("set_all_reduce_hook()",),
                 "own gather later": ("exchanged by OwnGather", "set_custom_all_gather()"),

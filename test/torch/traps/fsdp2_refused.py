@@ -26,6 +26,10 @@ def made():
         fully_shard(model, mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "shards"))["shards"])
     elif form == "unsharded root":
         fully_shard(model.body)
+    elif form in ("outside", "optimizer alone"):
+        around = nn.Sequential(model)
+        fully_shard(around)
+        return around, torch.optim.AdamW(around.parameters(), lr=1e-2)
     elif form in ("tensor parallel", "other order", "mesh of its own"):
         from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
         if form == "tensor parallel":
@@ -63,7 +67,10 @@ form = os.environ["TRAP_FORM"]
 job = pawl.init()
 inputs, labels = trap.data()
 model, optimizer = made()
-job.protect(model, optimizer)
+if form == "optimizer alone":
+    job.protect(optimizer)
+else:
+    job.protect(model[0] if form == "outside" else model, optimizer)
 mix_later(model)
 for step in job.steps(trap.STEPS):
     with step:
