@@ -34,7 +34,13 @@ void ControlSession::tell(std::function<void(Control&)> work) {
 }
 
 void ControlSession::tell_answer(Duration asked, bool answered) {
-  loop_.post([this, asked, answered] { on_answer_(asked, answered); });
+  post([this, asked, answered] { on_answer_(asked, answered); });
+}
+
+void ControlSession::post(std::function<void()> task) {
+  loop_.post([alive = std::weak_ptr(alive_), task = std::move(task)] {
+    if (!alive.expired()) task();
+  });
 }
 
 void ControlSession::enqueue(std::function<void()> job) {

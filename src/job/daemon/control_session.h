@@ -1,6 +1,7 @@
 // ControlSession: the control from the loop's point of view. Calls that block run in a task of its own, in order.
 //
-// Answers come back as tasks of the loop. The node's lease is kept alive on a second task, so that a slow call never
+// Answers come back as tasks of the loop, and none after the session's end (which is on the loop, or when it has ended).
+// The node's lease is kept alive on a second task, so that a slow call never
 // costs the registration. While the control is away calls fail (`unreachable`) and the caller asks again: everything it
 // does is idempotent. Ends with its tasks joined.
 #pragma once
@@ -30,7 +31,7 @@ class ControlSession {
       const Duration asked = loop_.environment().clock.now();
       auto result = std::make_shared<Result<T>>(work(*control_));
       tell_answer(asked, has_answered(*result));
-      loop_.post([result, then] { then(std::move(*result)); });
+      post([result, then] { then(std::move(*result)); });
     });
   }
   // As call, for answers that grow with the job: how long one takes says nothing of the control.
@@ -38,7 +39,7 @@ class ControlSession {
   void call_untimed(std::function<Result<T>(Control&)> work, std::function<void(Result<T>)> then) {
     enqueue([this, work = std::move(work), then = std::move(then)] {
       auto result = std::make_shared<Result<T>>(work(*control_));
-      loop_.post([result, then] { then(std::move(*result)); });
+      post([result, then] { then(std::move(*result)); });
     });
   }
   // As call, and nobody cares about the answer.
@@ -59,6 +60,7 @@ class ControlSession {
     return result || (result.error().code != Code::unreachable && result.error().code != Code::timeout);
   }
   void tell_answer(Duration asked, bool answered);
+  void post(std::function<void()> task);  // to the loop, for as long as this lives
   void enqueue(std::function<void()> job);
   void run();
   void run_lease();
@@ -67,6 +69,7 @@ class ControlSession {
   Loop& loop_;
   std::unique_ptr<Control> control_;
   const std::function<void(Duration, bool)> on_answer_;
+  const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
   std::mutex mutex_;
   std::unique_ptr<Condition> changed_;
   std::deque<std::function<void()>> jobs_;

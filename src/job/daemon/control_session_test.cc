@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 
 #include "job/daemon/key_watch.h"
 #include "job/daemon/test_control.h"
@@ -114,6 +115,24 @@ TEST_F(Session, CallsRunInOrderAndTellWhetherTheControlAnswered) {
   EXPECT_EQ(order, (std::vector{1, 2, 3}));
   EXPECT_EQ(silences, 1);
   EXPECT_EQ(answers, 2) << "that there is no such key is an answer";
+}
+
+TEST_F(Session, NothingIsToldOnceItHasEnded) {
+  std::atomic<bool> asked{false};
+  bool told = false;
+  loop.run([&] {
+    session->call<Listing>(
+        [&](Control& all) {
+          asked = true;
+          return all.list("");
+        },
+        [&](const Result<Listing>&) { told = true; });
+    while (!asked) std::this_thread::yield();
+    session.reset();  // waits for the call, whose answer the loop finds afterwards
+  });
+  loop.run([] {});
+  EXPECT_FALSE(told);
+  EXPECT_EQ(answers + silences, 0);
 }
 
 TEST_F(Session, ARegistrationIsRenewedAndEndsWithTheSession) {

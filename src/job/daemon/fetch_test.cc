@@ -459,6 +459,7 @@ class ManyStreams : public Fetches {
     fetch->end();
     for (Holder& holder : holders) holder.die();
     serve();
+    streams.wait_until_ended();  // its servers look for an arena in a holder
   }
   // Whoever has connected by now is served, by the holder of that port.
   void serve() {

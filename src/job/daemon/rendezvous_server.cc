@@ -133,7 +133,7 @@ void RendezvousServer::drop_expired() {
   std::vector<Wait> expired;
   while (!by_end_.empty() && by_end_.begin()->first < now)
     expired.push_back(take(waits_.find(by_end_.begin()->second)));
-  for (const Wait& wait : expired) wait.on_answer({false, {}, "nobody waits for it any longer"});
+  for (const Wait& wait : expired) wait.on_answer({false, {}, std::string(kWaitIsOver)});
 }
 
 std::uint64_t RendezvousServer::wait(RendezvousRequest request, OnAnswer on_answer, bool passed) {

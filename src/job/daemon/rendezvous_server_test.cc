@@ -25,7 +25,7 @@ RendezvousRequest asks(RendezvousOp op, const std::string& key, const std::strin
 class Rendezvous : public testing::Test {
  protected:
   RendezvousServer::OnAnswer into(std::vector<std::string>& answers) {
-    return [&answers](const RendezvousAnswer& answer) { answers.push_back(answer.value); };
+    return [&answers](const RendezvousAnswer& answer) { answers.push_back(answer.refused.empty() ? answer.value : answer.refused); };
   }
   RendezvousServer make() {
     return RendezvousServer(clock, log,
@@ -219,7 +219,8 @@ TEST_F(Rendezvous, WhatNobodyWaitsForAnyLongerIsDropped) {
   clock.sleep(200ms);
   server.ask(asks(RendezvousOp::get, "b"), into(answers));
   EXPECT_EQ(server.waiting_count(), 1u);
-  EXPECT_EQ(answers.size(), 1u) << "so that its trainer does not count as one that waits";
+  ASSERT_EQ(answers.size(), 1u) << "so that its trainer does not count as one that waits";
+  EXPECT_NE(answers[0].find(kWaitIsOver), std::string::npos) << answers[0];
   server.ask(request, into(answers));
   clock.sleep(200ms);
   server.tick();

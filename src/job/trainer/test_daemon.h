@@ -109,6 +109,8 @@ class TestDaemon {
     refusals_[kind] = {status, std::move(why)};
   }
   void answer_nonsense() { nonsense_ = true; }
+  // Ends each wait for a key before the trainer does, as pawld may where the trainer's thread gets no processor.
+  void end_waits() { ends_waits_ = true; }
   int count(MessageKind kind) {
     std::lock_guard lock(mutex_);
     return static_cast<int>(std::count(heard_.begin(), heard_.end(), kind));
@@ -256,6 +258,7 @@ class TestDaemon {
     request.client = kept_.page->nonce;
     request.number = frame.id;
     std::optional<RendezvousAnswer> answer = kept_.store.apply(request);
+    if (!answer && ends_waits_) answer = RendezvousAnswer{false, {}, std::string(kWaitIsOver)};
     if (!answer) return false;
     store_answers_[frame.id] = std::move(*answer);
     return true;
@@ -311,7 +314,7 @@ class TestDaemon {
   const std::string path_;
   Kept& kept_;
   Fd listener_, connection_;
-  std::atomic<bool> ending_{false}, nonsense_{false};
+  std::atomic<bool> ending_{false}, nonsense_{false}, ends_waits_{false};
   std::thread thread_;
 
   std::mutex mutex_;  // guards what follows

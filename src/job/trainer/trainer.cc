@@ -481,6 +481,7 @@ Result<RendezvousAnswer> Trainer::rendezvous(RendezvousRequest request, Deadline
   if (!answer) return std::move(answer).error().within(text("key ", key));
   ValueMessage value;
   PAWL_ENSURE(decode(answer->payload, value), "pawld's answer makes no sense");
+  if (value.answer.refused == kWaitIsOver) return Error{Code::timeout, text("key ", key, ": not there in time")};
   if (!value.answer.refused.empty()) return Error{Code::invalid, value.answer.refused};
   return value.answer;
 }

@@ -128,6 +128,10 @@ struct RendezvousRequest {
   bool operator==(const RendezvousRequest&) const = default;
 };
 
+// Why what was asked for by a get is not given: it took longer than the request waits. A trainer that is late to see its
+// own deadline pass finds this instead.
+inline constexpr std::string_view kWaitIsOver = "nobody waits for it any longer";
+
 struct RendezvousAnswer {
   bool found = true;
   std::string value;
