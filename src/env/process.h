@@ -39,6 +39,8 @@ struct SpawnOptions {
   // Sent to the child when the *thread* that called spawn ends: call from one that lives as long as the process.
   // Once set, a parent that dies at any instant leaves no child behind. 0: none.
   int parent_death_signal = 0;
+  // By so much sooner than its parent it is killed where the machine has no memory left (oom_score_adj, proc(5)).
+  int killed_sooner = 0;
 };
 
 struct Process {

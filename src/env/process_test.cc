@@ -144,6 +144,16 @@ TEST(Spawn, AChildInItsOwnGroup) {
 }
 
 // A parent that is killed takes its child along, though nobody tells the child.
+TEST(Spawn, AChildIsKilledSoonerForWantOfMemory) {
+  const int own = std::atoi(read_file("/proc/self/oom_score_adj").value_or("0").c_str());
+  SpawnOptions options;
+  EXPECT_EQ(run_shell("cat /proc/self/oom_score_adj", options).text, text(own, "\n"));
+  options.killed_sooner = 300;
+  EXPECT_EQ(run_shell("cat /proc/self/oom_score_adj", options).text, text(std::min(own + 300, 1000), "\n"));
+  options.killed_sooner = 5000;
+  EXPECT_EQ(run_shell("cat /proc/self/oom_score_adj", options).text, "1000\n");
+}
+
 TEST(Spawn, AChildDiesWithItsParent) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);

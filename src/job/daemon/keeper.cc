@@ -55,6 +55,9 @@ constexpr const char* kIncarnationFile = "incarnation";
 constexpr const char* kProcessesFile = "processes";
 constexpr Duration kPortWait = seconds(10);
 constexpr Duration kLookAgain = milliseconds(20);
+// A pawld maps the arenas of its whole node and so would be the first that the kernel kills for want of memory, which frees
+// nothing: the keeper holds them. A trainer's death frees what it has, and its seat goes on in place.
+constexpr int kTrainerKilledSooner = 500;
 
 struct Trainer {
   Process process;
@@ -413,6 +416,7 @@ Result<StartedTrainer> Keeper::start_trainer(std::uint32_t local_index, std::spa
   spawn_options.environment = merge_environment(std::move(environment), additions);
   spawn_options.new_process_group = true;
   spawn_options.parent_death_signal = SIGKILL;
+  spawn_options.killed_sooner = kTrainerKilledSooner;
   PAWL_ASSIGN(const TrainerStreams streams, open_outputs(local_index, trainer));
   spawn_options.stdout_fd = streams.stdout_end.get();
   spawn_options.stderr_fd = streams.stderr_end.get();
