@@ -9,6 +9,7 @@ the function has from the one that made it, and `mixed(seen)` a parameter's defa
 """
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dis
 import io
@@ -298,7 +299,8 @@ class Finder:
         kind = type(thing)
         if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
             return self._note(path, STATEFUL, self._state_digest(thing.state_dict()), kind.__name__, owner)
-        if kind.__module__.split(".")[0] in _LEFT_ALONE and not kind.__module__.startswith("torch.utils.data"):
+        left_alone = kind.__module__.split(".")[0] in _LEFT_ALONE and not kind.__module__.startswith("torch.utils.data")
+        if left_alone and not isinstance(thing, (argparse.Namespace, types.SimpleNamespace)):
             return None
         names = [*getattr(thing, "__dict__", {}), *(name for each in kind.__mro__ for name in _slots_of(each))]
         for name in names:

@@ -1,4 +1,5 @@
 """`pawl drill -- COMMAND`: a sound script is equal; unsound ones are told what they forgot; wrong use is told, too."""
+import argparse
 import contextlib
 import errno
 import json
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 import unittest.mock
 
@@ -865,6 +867,17 @@ class Looking(unittest.TestCase):
             self.assertNotEqual(looks[0][path].digest, looks[1][path].digest, path)
         self.assertEqual("Feed", looks[1]["feed.position"].owner)
         self.assertNotIn("known", looks[1])
+
+    def test_arguments_that_a_script_changes(self):
+        import torch  # noqa: F401  # pylint: disable=unused-import
+        arguments, more, looks = argparse.Namespace(lr=0.1, steps=0), types.SimpleNamespace(tau=1.0), []
+        for _ in range(2):
+            looks.append(self.look())
+            arguments.lr *= 0.5
+            more.tau *= 0.5
+        for path in ("arguments.lr", "more.tau"):
+            self.assertNotEqual(looks[0][path].digest, looks[1][path].digest, path)
+        self.assertEqual(looks[0]["arguments.steps"].digest, looks[1]["arguments.steps"].digest)
 
     def test_what_functions_classes_and_optimizers_keep(self):
         import torch
