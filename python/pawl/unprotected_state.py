@@ -381,10 +381,23 @@ def names_written_first(code: types.CodeType, at: int) -> frozenset[str]:
 
 def names_written_at_the_top(code: types.CodeType, at: int) -> frozenset[str]:
     """Those that this loop writes, before it reads them, whenever it begins anew, up to its first branch: the batch
-    that it draws."""
+    that it draws. But for what enumerate() and its like count, which begins at 0 in a new process."""
     loop = [each for each in _loop_around(code, at) if each.offset <= at]
-    top = list(itertools.takewhile(lambda each: "JUMP" not in each.opname, loop[1:]))
-    return _stored_first(loop[:1] + top)
+    top = loop[:1] + list(itertools.takewhile(lambda each: "JUMP" not in each.opname, loop[1:]))
+    counter = next((name for each in top for access, name in _accesses(each) if access == "STORE"), "")
+    return _stored_first(top) - ({counter} if loop and _is_counted(code, loop[0]) else set())
+
+
+def _is_counted(code: types.CodeType, begin: dis.Instruction) -> bool:
+    """Whether something between the loop and pawl counts: what stands in the loop's head says so."""
+    head = begin.positions
+    if begin.opname != "FOR_ITER" or head is None or head.lineno is None:
+        return False
+    first, last = (head.lineno, head.col_offset or 0), (head.end_lineno or head.lineno, head.end_col_offset or 0)
+    called = {each.argval for each in dis.get_instructions(code)
+              if each.offset < begin.offset and "LOAD" in each.opname and each.positions is not None
+              and first <= (each.positions.lineno or 0, each.positions.col_offset or 0) < last}
+    return "enumerate" in called or "zip" in called and not called.isdisjoint(("count", "range"))
 
 
 def _loop_around(code: types.CodeType, at: int) -> list[dis.Instruction]:

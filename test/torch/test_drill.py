@@ -2,6 +2,7 @@
 import argparse
 import contextlib
 import errno
+import itertools
 import json
 import os
 import signal
@@ -823,6 +824,21 @@ class Looking(unittest.TestCase):
             total += x * y
         self.assertIn("total", looks[1])
         self.assertFalse({"x", "y"} & set(looks[1]))
+
+    def test_what_counts_the_steps_beside_pawl_is_found(self):
+        looks = []
+        for number, (x, y) in enumerate(
+                [(1, 2), (3, 4)]):
+            looks.append(self.look())
+            if number % 2 == x + y:
+                break
+        self.assertNotEqual(looks[0]["number"].digest, looks[1]["number"].digest)
+        self.assertFalse({"x", "y"} & set(looks[1]))
+        for one, two in zip(itertools.count(), [(1, 2), (3, 4)], strict=False):
+            looks.append(self.look())
+            if one == sum(two):
+                break
+        self.assertNotEqual(looks[2]["one"].digest, looks[3]["one"].digest)
 
     def test_workers_that_persist_go_where_their_loader_goes(self):
         from types import SimpleNamespace
