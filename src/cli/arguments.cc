@@ -237,6 +237,7 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
   daemon->add_option("--keeper-fd", d.keeper_fd)->required();
   daemon->add_option("--listen-fd", d.listen_fd)->required();
   daemon->add_option("--local-fd", d.local_fd)->required();
+  daemon->add_option("--token-fd", d.token_fd);
   daemon->add_option("--death-fd", d.death_fd);
   daemon->add_option("--held", d.held, "NAME:FD,...");
   daemon->add_option("--nproc-per-node", d.seats_per_node)->required();

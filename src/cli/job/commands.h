@@ -69,7 +69,7 @@ struct DaemonCommandOptions {
   std::uint32_t node = 0;
   std::uint64_t incarnation = 0;
   std::string job, control, address, lifeline, run_dir, domain;
-  int keeper_fd = -1, listen_fd = -1, local_fd = -1, death_fd = -1;
+  int keeper_fd = -1, listen_fd = -1, local_fd = -1, token_fd = -1, death_fd = -1;
   std::string held;  // NAME:FD,...
   std::uint32_t seats_per_node = 1;
 };

@@ -71,6 +71,7 @@ int command_daemon(const DaemonCommandOptions& options) {
   daemon.keeper_fd = options.keeper_fd;
   daemon.listen_fd = options.listen_fd;
   daemon.local_fd = options.local_fd;
+  daemon.token_fd = options.token_fd;
   daemon.death_fd = options.death_fd;
   daemon.seats_per_node = options.seats_per_node;
   std::istringstream items(options.held);

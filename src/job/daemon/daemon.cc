@@ -37,6 +37,15 @@ Status run_probe(const std::string& command, std::uint32_t node) {
   return Error{Code::io, text("`", command, "` ", exit->describe())};
 }
 
+// What the keeper has written into it to its end.
+std::string text_of(const Fd& pipe) {
+  std::string found;
+  char some[512];
+  for (ssize_t count = 0; (count = ::read(pipe.get(), some, sizeof some)) > 0;)
+    found.append(some, static_cast<std::size_t>(count));
+  return found;
+}
+
 // `environment` outlives what it returns.
 DaemonLines lines_of(const DaemonOptions& options, const Environment& environment) {
   DaemonLines lines;
@@ -44,6 +53,7 @@ DaemonLines lines_of(const DaemonOptions& options, const Environment& environmen
   lines.peers = real_listener(Fd(options.listen_fd));
   lines.trainers = real_listener(Fd(options.local_fd));
   for (const auto& [name, fd] : options.held) lines.held.emplace_back(name, Fd(fd));
+  if (options.token_fd >= 0) lines.token = text_of(Fd(options.token_fd));
   lines.connect_control = [endpoints = options.control, &environment](const std::string& token) {
     return connect_control(endpoints, {.deadline = kControlDeadline, .token = token, .environment = &environment});
   };

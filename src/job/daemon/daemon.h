@@ -21,7 +21,7 @@ struct DaemonOptions {
   std::string address;   // host:port of the listening socket, as others reach it
   std::string lifeline;  // host:port of the keeper's own, for lifelines; empty: it has none
   std::string domain;    // the node's failure domain; empty: it is one of its own
-  std::string run_dir;   // of the job: <run_dir>/token, <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
+  std::string run_dir;   // of the job: <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
   std::size_t state_rows_max = kMovedRowsMax;          // of write_state (job_state.h); a simulation's jobs are small
   std::size_t state_bytes_max = kStateBytesMax;        // of a state without a sheet; the same
@@ -30,6 +30,7 @@ struct DaemonOptions {
   int keeper_fd = 3;
   int listen_fd = 4;
   int local_fd = 5;
+  int token_fd = -1;                              // from which the job's token is read; -1: from <run_dir>/token
   int death_fd = -1;                              // the page of PawldDeath; -1: the keeper has none for us
   std::vector<std::pair<std::string, int>> held;  // segments that the keeper gives back
 };

@@ -47,7 +47,9 @@ constexpr int kChannelFd = 3;  // where pawld finds what it inherits
 constexpr int kListenFd = 4;
 constexpr int kLocalFd = 5;
 constexpr int kDeathFd = 6;
-constexpr int kFirstHeldFd = 7;
+constexpr int kTokenFd = 7;
+constexpr int kFirstHeldFd = 8;
+constexpr std::size_t kTokenBytesMax = 4096;  // a pipe takes them at once
 constexpr std::size_t kMessageBytesMax = 256 << 10;
 constexpr Duration kLastWords = milliseconds(200);  // for what a trainer has written last
 
@@ -58,6 +60,17 @@ constexpr Duration kLookAgain = milliseconds(20);
 // A pawld maps the arenas of its whole node and so would be the first that the kernel kills for want of memory, which frees
 // nothing: the keeper holds them. A trainer's death frees what it has, and its seat goes on in place.
 constexpr int kTrainerKilledSooner = 500;
+
+// From which this text is read, then an end.
+Result<Fd> pipe_with(const std::string& text) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("start pawld: pipe", errno);
+  Fd read_end(ends[0]);
+  const Fd write_end(ends[1]);
+  if (::write(write_end.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return system_error("start pawld: write the token", errno);
+  return read_end;
+}
 
 struct Trainer {
   Process process;
@@ -170,6 +183,7 @@ class Keeper final : private NodeKeeper::Node {
   Fd listener_;
   Fd local_listener_;
   Address address_;
+  std::optional<std::string> token_;            // read once: who tidies /tmp may take a long job's file
   std::string lifeline_;                        // where lifelines end; empty: nowhere
   std::unique_ptr<KeeperLifelines> lifelines_;  // until all has ended: others take their end for ours
   Process daemon_;
@@ -255,7 +269,8 @@ Status Keeper::listen() {
 // A port of its own: the other one is pawld's, too, and a pawld that dies holds it until its memory is given back. And
 // high descriptors: the keeper holds the segments, too, and may be the last that lets go of them.
 Status Keeper::listen_for_lifelines() {
-  PAWL_ASSIGN(std::string token, read_file(join_path(options_.run_dir, "token"), 4096));
+  PAWL_ASSIGN(std::string token, read_file(join_path(options_.run_dir, "token"), kTokenBytesMax));
+  token_ = token;
   PAWL_ASSIGN(Fd listener, listen_tcp({address_.host, 0}));
   PAWL_ASSIGN(const Address address, local_address(listener.get()));
   PAWL_ASSIGN(lifelines_, KeeperLifelines::start(real_environment(), real_high_listener(std::move(listener)),
@@ -322,6 +337,7 @@ std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
   add("--keeper-fd", text(kChannelFd));
   add("--listen-fd", text(kListenFd));
   add("--local-fd", text(kLocalFd));
+  if (token_) add("--token-fd", text(kTokenFd));
   if (death_) add("--death-fd", text(kDeathFd));
   add("--nproc-per-node", text(options_.seats_per_node));
   std::string held;
@@ -349,6 +365,11 @@ Result<std::uint64_t> Keeper::start_daemon(std::uint64_t incarnation, std::span<
   spawn_options.argv = daemon_arguments(incarnation, held);
   spawn_options.inherited_fds = {
       {child_end.get(), kChannelFd}, {listener_.get(), kListenFd}, {local_listener_.get(), kLocalFd}};
+  Fd token;
+  if (token_) {
+    PAWL_ASSIGN(token, pipe_with(*token_));
+    spawn_options.inherited_fds.push_back({token.get(), kTokenFd});
+  }
   if (death_) spawn_options.inherited_fds.push_back({death_->page_fd(), kDeathFd});
   for (std::size_t i = 0; i < held.size(); ++i)
     spawn_options.inherited_fds.push_back({held[i].fd.get(), kFirstHeldFd + static_cast<int>(i)});

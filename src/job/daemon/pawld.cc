@@ -76,7 +76,9 @@ Pawld::~Pawld() {
 Status Pawld::start() {
   PAWL_ASSIGN(loop_, Loop::make(*context_.environment));
   Files& files = context_.environment->files;
-  if (!options_.run_dir.empty()) {  // whoever started the job has written it there
+  if (lines_.token) {
+    token_ = std::move(*lines_.token);
+  } else if (!options_.run_dir.empty()) {  // whoever started the job has written it there
     auto token = read_file(join_path(options_.run_dir, "token"), 4096, files);
     if (!token) return std::move(token).error().within("the job's token");
     token_ = std::move(*token);

@@ -32,6 +32,7 @@ struct DaemonLines {
   std::unique_ptr<Listener> peers;               // for other nodes, and whoever asks questions
   std::unique_ptr<Listener> trainers;            // for this node's trainers
   std::vector<std::pair<std::string, Fd>> held;  // segments that the keeper gives back
+  std::optional<std::string> token = {};         // none: it is in the run directory
   std::function<Result<std::unique_ptr<Control>>(const std::string& token)> connect_control;
   std::function<void(int code)> exit;  // see NodeContext
   std::function<Status()> probe;       // the operator's health check; blocks, any task; null: there is none
