@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import compiling, cut_modules, loaders, made_ddp, reducers, sharded, volatile_state
+from pawl import compiling, cut_modules, loaders, made_ddp, module_attributes, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers
@@ -117,6 +117,7 @@ class Protected:
         self.sharded += shards
         self.wrappers.append(wrapper)
         self.parts.append(modes_part(prefix + "modes", wrapper))
+        self.parts.append(module_attributes.part(prefix + "attributes", module))
         if shards:
             self.parts.append(_switches_part(prefix + "switches", shards))
         self.late_buffers.append(LateBuffers(module))

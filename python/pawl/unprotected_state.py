@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pawl import module_attributes
 from pawl.digest import digest_of, digest_of_tensor
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Known:
         self._ids: set[int] = set()
         self._ids_of_tensors: set[int] = set()
         self._ids_of_iterators: set[int] = set()
+        self._ids_of_modules: set[int] = set()
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """What job.protect() was called with."""
@@ -78,12 +80,17 @@ class Known:
         """Buffers may have been replaced, and workers' iterators by those of the next epoch."""
         self._ids_of_tensors = {id(tensor) for _, tensor in self.protected.parameters()}
         self._ids_of_tensors |= {id(tensor) for _, module in self.protected.modules for tensor in module.buffers()}
+        self._ids_of_modules = {id(each) for _, module in self.protected.modules for each in module.modules()}
         self._ids_of_iterators = {id(place.loader._iterator) for place in self.protected.places
                                   if getattr(place.loader, "_iterator", None) is not None}  # workers that persist
 
     def is_variable(self, name: str) -> bool:
         """One of the loop's for which an entry of `state=` stands."""
         return name in self.protected.variables
+
+    def keeps_attributes_of(self, module: Any) -> bool:
+        """Plain ones of a protected module."""
+        return id(module) in self._ids_of_modules
 
     def __call__(self, thing: Any) -> bool:
         return type(thing).__module__ == "pawl.job" or _is_generator_of_pawl(thing) or any(
@@ -232,8 +239,9 @@ class Finder:
             self._seen.add(id(each))
             if type(each).__module__.startswith("torch."):
                 continue
+            kept = self.is_known.keeps_attributes_of(each)
             for key, value in vars(each).items():
-                if not key.startswith("_") and key != "training":
+                if not key.startswith("_") and key != "training" and not (kept and module_attributes.is_kept(value)):
                     self._visit(".".join(part for part in (path, name, key) if part), value,
                                 A_MODULE + type(each).__name__, depth + 1)
 

@@ -796,6 +796,9 @@ class Things:
     def is_variable(self, _name):
         return False
 
+    def keeps_attributes_of(self, _module):
+        return False
+
 
 class Looking(unittest.TestCase):
     """What a loop has unprotected, seen from the place where a step would begin."""

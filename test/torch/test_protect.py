@@ -170,6 +170,30 @@ class HeldTest(unittest.TestCase):
         model[2].weight = nn.Parameter(torch.zeros(2, 6))
         self.assertIn("2.weight was added, removed or replaced", unchanged.first_change())
 
+    def test_plain_attributes_of_modules(self):
+        def made():
+            model = nn.Sequential(nn.BatchNorm1d(4, momentum=0.1), nn.Dropout(0.5), small())
+            model.calls, model.handle, model.cache = 0, next(addresses), None
+            protected = protect.Protected(0, 1)
+            protected.add([model], None)
+            return model, next(each for each in protected.parts if each.name == "attributes")
+
+        addresses = iter((1 << 40, 2 << 40, 3 << 40))
+        model, part = made()
+        model[0].momentum, model.calls, model.late, model.cache = None, 3, "fresh", torch.zeros(1)
+        saved = part.save()
+        self.assertEqual({"0.calls": 3, "0.late": "fresh", "1.momentum": None}, saved["changed"])
+        model[0].momentum, model[1].p, model.calls, model.later = 0.01, 0.3, 4, 1
+        part.load(saved)
+        self.assertEqual((None, 0.5, 3, "fresh"), (model[0].momentum, model[1].p, model.calls, model.late))
+        self.assertFalse(hasattr(model, "later"), "it came after the saved state")
+        self.assertIsInstance(model.cache, torch.Tensor)
+        other, its = made()
+        its.load(saved)
+        self.assertEqual((None, 3, "fresh", 2 << 40, None),
+                         (other[0].momentum, other.calls, other.late, other.handle, other.cache))
+        self.assertEqual(saved["changed"], its.save()["changed"])
+
     def test_parameters_that_change_places_in_their_optimizer(self):
         """Whatever is restored by its place there would be another parameter's."""
         model = small()
