@@ -34,10 +34,10 @@ class Campaign(PacedTest):
             self.finish_paced(job, recoveries=self.deaths)
 
     def large_campaign(self, in_a_step, at_once, nodes=8, **options):
-        """Fewer deaths, among them two at once of the nodes of two seats that are next to each other on the ring, with
-        two replicas of each seat."""
+        """A dozen as well, among them two at once of the nodes of two seats that are next to each other on the ring,
+        with two replicas of each seat."""
         self.deaths = 0
-        with self.paced(GPT, nodes=nodes, spares=2, steps=120, device_ms=5, flags=("--replicas", "2"), **SMALL_GPT,
+        with self.paced(GPT, nodes=nodes, spares=2, steps=280, device_ms=5, flags=("--replicas", "2"), **SMALL_GPT,
                         **options) as job:
             for phase, what, seat in in_a_step:
                 with self.fault(phase, what, seat):
@@ -47,6 +47,9 @@ class Campaign(PacedTest):
                     self.two_at_once(job, phase, seats)
             with self.fault("import", "spare", 2):
                 self.two_deaths(job, "import", "spare", 2)
+            with self.fault("after a swap", "node", 1):
+                self.right_after_a_swap(job, 1)
+            self.assertGreaterEqual(self.deaths, 12)
             self.finish_paced(job, recoveries=self.deaths)
 
     @contextlib.contextmanager

@@ -44,7 +44,7 @@ class PacedTest(TorchTest):
     def paced(self, script=GPT, nodes=4, spares=2, flags=(), **options):
         with self.training(*flags, nodes=nodes, spares=spares, script=script, **options) as job:
             job.script = script
-            job.pacer = None
+            job.pacers = set()
             job.wait_running(timeout_s=START_S)
             job.wait_step(2, START_S)
             with contextlib.closing(jobs.Follower(job)) as job.follower:
@@ -53,20 +53,21 @@ class PacedTest(TorchTest):
     # Between faults.
 
     def pace(self, job, but=()):
-        """Parks one member, and with it all others, AHEAD steps from now."""
+        """Parks one member, and with it all others, AHEAD steps from now: the first that is there, which need not be the
+        one that does so already."""
         nodes = job.nodes()
         for _seat, trainer in sorted(jobs.seats(nodes).items()):
             if trainer["node"] not in but:
                 with contextlib.suppress(OSError, jobs.JobError):
                     job.hold(trainer["node"], "compute", jobs.committed(nodes) + AHEAD)
-                    job.pacer = trainer["node"]
+                    job.pacers.add(trainer["node"])
                     return
 
     def unpace(self, job):
-        if job.pacer is not None:
+        for node in job.pacers:
             with contextlib.suppress(OSError, jobs.JobError):
-                job.release(job.pacer)
-        job.pacer = None
+                job.release(node)
+        job.pacers.clear()
 
     def sound(self, job, spares):
         """Every seat sits, a step is committed, nothing is exposed, and so many spares wait."""
@@ -92,8 +93,7 @@ class PacedTest(TorchTest):
         """Parks the seat's trainer when it next comes to the phase; answers its node."""
         node = job.node_of_seat(seat)
         job.hold(node, phase, 0)  # before the others may go on: few steps are to pass
-        if node == job.pacer:
-            job.pacer = None
+        job.pacers.discard(node)
         self.unpace(job)
         job.wait_held(node, phase, START_S)
         return node

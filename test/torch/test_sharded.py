@@ -50,16 +50,19 @@ class EightRanksTest(Campaign):
     """Of eight nodes, two of which may die at once."""
 
     def test_shards_of_layers_that_pairs_of_ranks_share(self):
-        self.large_campaign([("compute", "node", 0), ("allreduce", "trainer", 5), ("update", "node", 7)],
+        self.large_campaign([("compute", "node", 0), ("allreduce", "trainer", 5), ("update", "node", 7),
+                             ("aside", "trainer", 2)],
                             [("fence", 2, 3), ("compute", 7, 0)], parallel="tp-fsdp2")
 
     def test_replicas_of_four_shards(self):
-        self.large_campaign([("allreduce", "node", 3), ("update", "trainer", 6), ("aside", "node", 4)],
+        self.large_campaign([("allreduce", "node", 3), ("update", "trainer", 6), ("aside", "node", 4),
+                             ("compute", "trainer", 0)],
                             [("allreduce", 0, 1), ("update", 5, 6)], parallel="hsdp", shards=4)
 
     def test_replicas_of_shards_of_layers_that_pairs_of_ranks_share(self):
-        self.large_campaign([("fence", "node", 6), ("allreduce", "trainer", 1)],
-                            [("compute", 3, 4)], parallel="tp-hsdp")
+        self.large_campaign([("fence", "node", 6), ("allreduce", "trainer", 1), ("update", "node", 4),
+                             ("aside", "trainer", 7)],
+                            [("compute", 3, 4), ("update", 0, 1)], parallel="tp-hsdp")
 
 
 @needs_fsdp2
