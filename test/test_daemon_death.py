@@ -22,10 +22,12 @@ class DaemonDeathTest(JobTest):
             before = job.wait_spare()
             node = job.node_of_seat(1)
             old = before[node]["pawld_pid"]
-            os.remove(os.path.join(job.directory, "token"))  # as who tidies /tmp would, of a job that has run for long
+            token = os.path.join(job.directory, "token")
+            os.rename(token, f"{token}.away")  # as who tidies /tmp would, in a job that has run for long
             kill(old)
             after = job.wait_until(lambda nodes: nodes.get(node, {}).get("pawld_pid", old) != old
                                    and jobs.running(nodes, 4), "another pawld on the same node", 20)[1]
+            os.rename(f"{token}.away", token)  # for who asks the control, from a terminal
             job.wait_step(jobs.committed(after) + 5)
             now = job.nodes()
             self.assertEqual(jobs.generation(before), jobs.generation(now),
