@@ -1,4 +1,6 @@
 """Single processes die: pawld, a trainer, the control, the launcher."""
+import contextlib
+import fcntl
 import os
 import signal
 import threading
@@ -15,6 +17,15 @@ def kill(pid):
         victims.wait_ended()
 
 
+@contextlib.contextmanager
+def directory(path):
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
 class DaemonDeathTest(JobTest):
     def test_pawld_alone_then_its_node(self):
         with self.job() as job:
@@ -22,6 +33,8 @@ class DaemonDeathTest(JobTest):
             before = job.wait_spare()
             node = job.node_of_seat(1)
             old = before[node]["pawld_pid"]
+            with self.assertRaises(BlockingIOError), directory(job.directory) as its:
+                fcntl.flock(its, fcntl.LOCK_EX | fcntl.LOCK_NB)  # so that who tidies /tmp passes it by
             token = os.path.join(job.directory, "token")
             os.rename(token, f"{token}.away")  # as who tidies /tmp would, in a job that has run for long
             kill(old)

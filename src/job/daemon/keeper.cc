@@ -10,9 +10,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <span>
@@ -177,7 +179,7 @@ class Keeper final : private NodeKeeper::Node {
   Clock& clock_ = real_clock();
   std::string directory_;
   Fd log_;
-  Fd lock_;  // of the node's directory: one keeper lives there
+  std::array<Fd, 2> locks_;  // of the node's directory, where one keeper lives; of the job's, with others
   Fd signals_;
   std::optional<int> ended_by_;  // a signal, before the first life began
   Fd listener_;
@@ -218,15 +220,22 @@ Status Keeper::open() {
   return {};
 }
 
-// What we shall kill as left over from an earlier keeper must not be of one that lives.
+// What we shall kill as left over from an earlier keeper must not be of one that lives. And who tidies /tmp of what nobody
+// has touched for days passes a directory by, with all below it, that somebody holds (tmpfiles.d(5), "Age").
 Status Keeper::lock() {
   const std::string path = join_path(directory_, "lock");
-  lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock_.valid()) return system_error(text("open ", path), errno);
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return {};
-  if (errno != EWOULDBLOCK) return system_error(text("lock ", path), errno);
-  return Error{Code::invalid, text("node ", options_.node, " of job ", options_.job,
-                                   " runs on this machine already; end it first, or name another node")};
+  auto& [alone, with_others] = locks_;
+  alone.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!alone.valid()) return system_error(text("open ", path), errno);
+  if (::flock(alone.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return system_error(text("lock ", path), errno);
+    return Error{Code::invalid, text("node ", options_.node, " of job ", options_.job,
+                                     " runs on this machine already; end it first, or name another node")};
+  }
+  with_others.reset(::open(options_.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!with_others.valid() || ::flock(with_others.get(), LOCK_SH | LOCK_NB) != 0)
+    log_warn("run_directory_not_held", "path", options_.run_dir, "why", std::strerror(errno));
+  return {};
 }
 
 Status Keeper::end_earlier_life() {
