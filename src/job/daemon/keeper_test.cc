@@ -429,9 +429,12 @@ TEST_F(KeeperTest, ANodeThatComesBackWaitsForItsPort) {
   wait_code();
   Result<Fd> port = listen_tcp({"127.0.0.1", 0});
   options_.listen = *local_address(port->get());
+  const std::string log_path = node_log_path(directory_.path(), NodeId(0));
   const pid_t dying = fork();  // holds the port for a while, as a pawld does that has gigabytes to give back
   if (dying == 0) {
-    real_clock().sleep(milliseconds(300));
+    for (int looks = 0; looks < 2000 && read_file(log_path).value_or("").find("port_held") == std::string::npos;
+         ++looks)
+      real_clock().sleep(milliseconds(10));
     _exit(0);
   }
   port->reset();
@@ -439,7 +442,7 @@ TEST_F(KeeperTest, ANodeThatComesBackWaitsForItsPort) {
   const std::string second = await("started", 2);
   waitpid(dying, nullptr, 0);
   EXPECT_GT(std::stoull(word(second, 2)), std::stoull(word(first, 2)));
-  const std::string log = *read_file(node_log_path(directory_.path(), NodeId(0)));
+  const std::string log = *read_file(log_path);
   EXPECT_NE(log.find("port_held"), std::string::npos) << log;
 }
 

@@ -25,7 +25,9 @@ RendezvousRequest asks(RendezvousOp op, const std::string& key, const std::strin
 class Rendezvous : public testing::Test {
  protected:
   RendezvousServer::OnAnswer into(std::vector<std::string>& answers) {
-    return [&answers](const RendezvousAnswer& answer) { answers.push_back(answer.refused.empty() ? answer.value : answer.refused); };
+    return [&answers](const RendezvousAnswer& answer) {
+      answers.push_back(answer.refused.empty() ? answer.value : answer.refused);
+    };
   }
   RendezvousServer make() {
     return RendezvousServer(clock, log,

@@ -271,8 +271,8 @@ TEST_F(Pawl, AThousandTrainersInOneSeatLeaveNothingBehind) {
   // The test's pawld lets go a little later: now, and when it was counted first.
   const auto leaves_nothing = [&] { return std::ranges::equal(held_by_this_process(), warm, std::less_equal()); };
   for (int looks = 0; looks < 100 && !leaves_nothing(); ++looks) std::this_thread::sleep_for(milliseconds(20));
-  EXPECT_TRUE(leaves_nothing()) << "descriptors, threads, mapped segments: " << testing::PrintToString(warm) << " and now "
-                                << testing::PrintToString(held_by_this_process());
+  EXPECT_TRUE(leaves_nothing()) << "descriptors, threads, mapped segments: " << testing::PrintToString(warm)
+                                << " and now " << testing::PrintToString(held_by_this_process());
 }
 
 TEST_F(Pawl, ABlobHasTheCapacityOfTheSnapshotThatIsRestored) {
