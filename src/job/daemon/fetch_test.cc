@@ -506,12 +506,11 @@ TEST_F(ManyStreams, GoToOneSourceSideBySide) {
   EXPECT_LE(holders[0].connections, static_cast<int>(kFetchStreamsMax));
 }
 
-TEST_F(ManyStreams, AreSharedByTwoSources) {
+// How much of it the second gives is a matter of time: nothing, where the first has given all before it is heard of.
+TEST_F(ManyStreams, MayBeSharedByTwoSources) {
   start({at(7), at(8)});
   ASSERT_TRUE(is_served());
   expect_whole();
-  EXPECT_GT(result.bytes_from[0], 0u);
-  EXPECT_GT(result.bytes_from[1], 0u);
 }
 
 TEST_F(ManyStreams, TwoThatHaveHalfWrongEachAreOneWholeTogether) {
@@ -519,6 +518,7 @@ TEST_F(ManyStreams, TwoThatHaveHalfWrongEachAreOneWholeTogether) {
   start({at(7), at(8)});
   ASSERT_TRUE(is_served());
   expect_whole();
+  for (const std::uint64_t bytes : result.bytes_from) EXPECT_GT(bytes, 0u);
 }
 
 // Whichever stream takes a range that came wrong asks for its proof.
