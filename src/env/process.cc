@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -408,6 +409,14 @@ class RealProcesses final : public Processes {
 };
 
 }  // namespace
+
+void allow_many_files() {
+  constexpr rlim_t kMany = 65'536;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kMany));
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // with what there is, if not
+}
 
 Processes& real_processes() {
   static RealProcesses* processes =

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -344,6 +345,19 @@ std::unique_ptr<TestedProcesses> make_real() {
   return std::make_unique<RealTestedProcesses>();
 }
 INSTANTIATE_TEST_SUITE_P(Real, ProcessesConformance, ::testing::Values(&make_real));
+
+TEST(Process, MayHaveManyFilesOpenAsFarAsItIsAllowed) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{std::min<rlim_t>(before.rlim_max, 200), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  allow_many_files();
+  rlimit now{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(now.rlim_cur, std::min<rlim_t>(before.rlim_max, 65'536));
+  EXPECT_EQ(now.rlim_max, before.rlim_max);
+}
 
 }  // namespace
 }  // namespace pawl

@@ -10,11 +10,13 @@
 #include "cli/job/commands.h"
 #include "cli/job/run_directory.h"
 #include "env/fd.h"
+#include "env/process.h"
 #include "job/control/server.h"
 
 namespace pawl::job {
 
 int command_control(const ControlCommandOptions& options) {
+  allow_many_files();
   ControlServerOptions server;
   server.addresses.clear();
   std::istringstream addresses(options.listen);
