@@ -1,5 +1,6 @@
 #include "job/daemon/spare_probes.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -22,17 +23,19 @@ SpareProbes::SpareProbes(NodeContext& context, std::function<Hello(Purpose)> hel
 
 SpareProbes::Answers SpareProbes::ask(std::span<const NodeRecord> spares) {
   if (std::exchange(asked_in_, context_.mirror.generation()) != context_.mirror.generation()) asked_.clear();
+  const Duration time = context_.clock->now();
+  for (const NodeRecord& spare : spares)
+    if (spare.life != context_.self && asked_.try_emplace(spare.life, Asked{time}).second) start(spare, time);
+  const bool no_other = asked_.size() == 1 || std::ranges::any_of(asked_, [](const auto& each) {
+                          return each.second.answer == Answer::answered;
+                        });
+  const Duration patience = no_other ? context_.deadlines.communication_grace : context_.deadlines.silence;
   Answers now;
   for (const NodeRecord& spare : spares) {
-    if (spare.life == context_.self) continue;
-    const Duration time = context_.clock->now();
-    const auto [known, fresh] = asked_.try_emplace(spare.life, Asked{time});
-    if (fresh) start(spare, time);
-    Asked& asked = known->second;
-    if (asked.answer == Answer::pending && time - asked.at > 2 * context_.deadlines.communication_grace)
-      asked.answer = Answer::silent;
-    if (asked.answer == Answer::pending) now.pending.push_back(spare.life);
-    if (asked.answer == Answer::silent) now.silent.push_back(spare.life);
+    const auto known = asked_.find(spare.life);
+    if (known == asked_.end() || known->second.answer == Answer::answered) continue;
+    const bool waits = known->second.answer == Answer::pending && time - known->second.at < patience;
+    (waits ? now.pending : now.silent).push_back(spare.life);
   }
   return now;
 }
@@ -43,7 +46,8 @@ void SpareProbes::start(const NodeRecord& spare, Duration asked_at) {
   hello.expected = spare.life.incarnation;
   const Generation generation = asked_in_;
   const Environment& world = *context_.environment;
-  const Duration patience = context_.deadlines.communication_grace;
+  const Duration patience = context_.deadlines.silence;
+  context_.after(context_.deadlines.communication_grace, on_answer_);  // it is late, where another has answered
   (void)world.tasks.start("pawl-probe", [this, spare, hello, generation, asked_at, patience, &world] {
     const bool answered = answers(world.network, spare, hello, Deadline::in(patience, world.clock));
     context_.post([this, life = spare.life, generation, asked_at, answered] {

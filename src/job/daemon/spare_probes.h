@@ -2,7 +2,9 @@
 //
 // Nobody has a link to a spare, so of one whose data links are cut nobody knows: it would be given seats, and be evicted
 // for its silence. A probe connects to the address where it would be fetched from, says hello and waits for any answer, in
-// a task of its own. What it finds is a preference (recovery/spares.h), no proof. On the loop's thread.
+// a task of its own. What it finds is a preference (recovery/spares.h), no proof: where one has answered, another that
+// takes longer than `communication_grace` is passed by; while none has, as on machines without a free core, all have
+// time. On the loop's thread.
 #pragma once
 
 #include <functional>
@@ -25,8 +27,8 @@ class SpareProbes {
     std::vector<NodeLife> silent;   // they did not answer
     std::vector<NodeLife> pending;  // they have not yet
   };
-  // Asks those that were not asked in this generation yet. A probe ends within `communication_grace`; one that
-  // does not (it could not begin) counts as silent after twice that time.
+  // Asks those that were not asked in this generation yet. Who does not answer is silent after `communication_grace` if
+  // another has answered, or if there is no other; else after `silence`.
   [[nodiscard]] Answers ask(std::span<const NodeRecord> spares);
   void forget() { asked_.clear(); }  // they are asked anew
 
