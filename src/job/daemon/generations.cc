@@ -197,6 +197,9 @@ void Generations::begin_restore() {
 void Generations::begin_running() {
   NodeContext& context = parts_.context;
   const JobState& state = context.mirror.state();
+  const bool leads = state.leader == context.self;
+  // First, for its time: no step of the generation may come before it, however long this thread waits for a core.
+  if (leads) parts_.events.tell("running", Json{{"resume", state.resume.value}}.dump());
   parts_.memory.unfreeze_all(state.lineage, state.generation);
   parts_.watch.on_running();
   context.followed.running = state.generation;
@@ -207,9 +210,7 @@ void Generations::begin_running() {
   parts_.pages.open_windows(parts_.streams.stream_context().gate_off);
   parts_.streams.start();
   parts_.protection.begin();
-  if (state.leader != context.self) return;
-  parts_.events.tell("running", Json{{"resume", state.resume.value}}.dump());
-  tidy_keys();
+  if (leads) tidy_keys();
 }
 
 // Only its seats' and its wards' arenas are kept.
