@@ -122,6 +122,7 @@ class Keeper final : private NodeKeeper::Node {
                   .silence = options.silence,
                   .daemon_silence = options.daemon_silence,
                   .lease = options.lease,
+                  .trainer_grace = options.trainer_grace,
                   .log_path = node_log_path(options.run_dir, options.node)},
                  *this) {}
   // The log's descriptor closes, and its number may become a socket's.

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -121,7 +122,7 @@ class KeeperTest : public testing::Test {
     options_.control = "127.0.0.1:1";
     options_.run_dir = directory_.path();
     options_.listen = {"127.0.0.1", 0};
-    options_.silence = options_.daemon_silence = milliseconds(400);
+    options_.silence = options_.daemon_silence = options_.lease = seconds(30);  // a slow machine must not look silent
     options_.daemon_argv = {"/proc/self/exe", "--toy-daemon"};
     options_.trainer_argv = {"/bin/sleep", "1000"};
   }
@@ -151,6 +152,15 @@ class KeeperTest : public testing::Test {
     for (std::string line; std::getline(file, line);)
       if (line.starts_with(prefix)) lines.push_back(line);
     return lines;
+  }
+  std::string log() const { return read_file(node_log_path(directory_.path(), NodeId(0))).value_or(""); }
+  // Once its log says so.
+  void await_log(std::string_view what) const {
+    const Deadline deadline = Deadline::in(seconds(20));
+    while (log().find(what) == std::string::npos) {
+      ASSERT_FALSE(deadline.passed()) << "not in the log: " << what << "\n" << log();
+      real_clock().sleep(milliseconds(10));
+    }
   }
   // The `count`-th line (from 1) that begins so, once it is there.
   std::string await(const std::string& prefix, std::size_t count = 1) const {
@@ -267,7 +277,6 @@ TEST_F(KeeperTest, KilledDaemonComesBackWithItsSegmentsAndTrainersLive) {
 
 // Where a process has gigabytes to give back, its pidfd tells long after its threads have ended.
 TEST_F(KeeperTest, ADaemonsDeathIsSeenBeforeItHasGivenBackItsMemory) {
-  options_.daemon_silence = seconds(60);  // its silence is not what tells
   start();
   const std::string first = await("started");
   command("hold page.0 abc");
@@ -339,6 +348,7 @@ TEST_F(KeeperTest, ResetBeginsANewIncarnationWithNothing) {
 }
 
 TEST_F(KeeperTest, SilentDaemonIsReplaced) {
+  options_.daemon_silence = seconds(2);
   start();
   const std::string first = await("started");
   command("hold page.0 abc");
@@ -350,6 +360,7 @@ TEST_F(KeeperTest, SilentDaemonIsReplaced) {
 }
 
 TEST_F(KeeperTest, StoppedDaemonIsReplaced) {
+  options_.daemon_silence = seconds(2);
   start();
   const pid_t first = pid_in(await("started"), 1);
   kill(first, SIGSTOP);  // which is no death
@@ -358,13 +369,14 @@ TEST_F(KeeperTest, StoppedDaemonIsReplaced) {
 }
 
 TEST_F(KeeperTest, KeeperThatWasStoppedTooLongFencesItsNodeAndKeepsItsMemory) {
+  options_.silence = seconds(1);
   start();
   const std::string first = await("started");
   command("hold page.0 abc");
   command("spawn 0\n");
   const pid_t trainer = pid_in(await("heard spawned 0"), 3);
   kill(keeper_, SIGSTOP);
-  real_clock().sleep(milliseconds(900));
+  real_clock().sleep(options_.silence + milliseconds(500));
   EXPECT_EQ(*process_state(trainer), 'S') << "nobody could have ended it yet";
   kill(keeper_, SIGCONT);
   const std::string second = await("started", 2);
@@ -374,6 +386,7 @@ TEST_F(KeeperTest, KeeperThatWasStoppedTooLongFencesItsNodeAndKeepsItsMemory) {
 }
 
 TEST_F(KeeperTest, EndLetsTrainersEndThemselves) {
+  options_.trainer_grace = seconds(30);
   options_.trainer_argv = {"/bin/sh", "-c",
                            "trap 'echo bye > \"$OUT\"; exit 0' TERM; echo up > \"$OUT\"; while :; do sleep 0.02; done"};
   start();
@@ -454,7 +467,7 @@ TEST_F(KeeperTest, WhoWaitsForItsPortCanBeEnded) {
   const Result<Fd> taken = listen_tcp({"127.0.0.1", 0});
   options_.listen = *local_address(taken->get());
   start();
-  real_clock().sleep(milliseconds(300));
+  await_log("port_held");
   kill(keeper_, SIGTERM);
   EXPECT_EQ(wait_code(), 128 + SIGTERM);
 }
@@ -479,7 +492,10 @@ TEST_F(KeeperTest, NothingOfANodesEarlierLifeLivesBesideANewOne) {
 }
 
 TEST_F(KeeperTest, OutputGoesToTheLogAndIsTeedByLine) {
-  options_.trainer_argv = {"/bin/sh", "-c", "echo one; printf tw; sleep 0.1; echo o; echo hidden >&2; exit 0"};
+  // It ends once all of that has been read: of what comes last, that which isn't read within a moment is lost.
+  options_.trainer_argv = {"/bin/sh", "-c",
+                           "echo one; printf tw; sleep 0.1; echo o; echo hidden >&2; "
+                           "while [ ! -e \"$OUT\" ]; do sleep 0.02; done; exit 0"};
   options_.tee = 1;
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
@@ -487,14 +503,22 @@ TEST_F(KeeperTest, OutputGoesToTheLogAndIsTeedByLine) {
   options_.tee_fd = writer.get();
   start();
   await("started");
-  command("spawn 0\n");
+  command(text("spawn 0\nOUT=", directory_.path(), "/out\n"));
+  std::string teed;
+  const auto read_on = [&] {
+    char buffer[256];
+    const ssize_t size = read(reader.get(), buffer, sizeof buffer);
+    if (size > 0) teed.append(buffer, static_cast<std::size_t>(size));
+  };
+  for (const Deadline deadline = Deadline::in(seconds(20)); std::ranges::count(teed, '\n') < 2 && !deadline.passed();
+       real_clock().sleep(milliseconds(10)))
+    read_on();
+  await_log("hidden\n");
+  await_log("one\n");
+  ASSERT_TRUE(write_file_atomically(directory_.path("out"), ""));
   await("heard exited 0");
-  char buffer[256];
-  const ssize_t size = read(reader.get(), buffer, sizeof buffer);
-  EXPECT_EQ(std::string(buffer, size > 0 ? static_cast<std::size_t>(size) : 0), "[node 0] one\n[node 0] two\n");
-  const std::string log = *read_file(node_log_path(directory_.path(), NodeId(0)));
-  EXPECT_NE(log.find("one\n"), std::string::npos);
-  EXPECT_NE(log.find("hidden\n"), std::string::npos);
+  read_on();
+  EXPECT_EQ(teed, "[node 0] one\n[node 0] two\n");
 }
 
 TEST(MergeEnvironment, LaterWinsAndNamesAreWhole) {

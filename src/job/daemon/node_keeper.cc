@@ -16,7 +16,6 @@ using std::chrono::seconds;
 constexpr int kShortLivesMax = 5;
 constexpr Duration kShortLife = seconds(1);
 constexpr Duration kRestartPause = milliseconds(200);
-constexpr Duration kTrainerGrace = seconds(2);
 constexpr Duration kDaemonGrace = seconds(1);
 constexpr Duration kLookAgain = milliseconds(20);  // whether memory has been given back
 constexpr Duration kKillWait = seconds(10);        // for a killed process to end, and more where it has much memory
@@ -104,7 +103,7 @@ void NodeKeeper::end(int code, Duration now) {
   for (const auto& [local_index, trainer] : trainers_)
     if (trainer.running) node_.terminate_trainer(local_index);
   phase_ = Phase::ending_trainers;
-  until_ = now + kTrainerGrace;
+  until_ = now + options_.trainer_grace;
   go_on(now);
 }
 

@@ -46,6 +46,7 @@ struct NodeKeeperOptions {
   Duration silence = std::chrono::seconds(1);         // as in KeeperOptions
   Duration daemon_silence = std::chrono::seconds(1);  // as in KeeperOptions
   Duration lease = std::chrono::seconds(2);           // as in KeeperOptions
+  Duration trainer_grace = std::chrono::seconds(2);   // as in KeeperOptions
   std::string log_path;                               // named where an error sends people
 };
 
