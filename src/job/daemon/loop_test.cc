@@ -13,6 +13,8 @@ using namespace std::chrono_literals;
 
 class Rounds : public testing::Test {
  protected:
+  void SetUp() override { world.clock.stand_still(); }
+
   TestWorld world;
   std::unique_ptr<Loop> loop = *Loop::make(world.environment);
   std::vector<std::string> done;

@@ -21,6 +21,7 @@ class Links : public testing::Test {
     loop.run([this] { neighbours.reset(); });
   }
   void SetUp() override {
+    world.clock.stand_still();
     Hello self;
     self.job = "test";
     self.node = NodeId(0);

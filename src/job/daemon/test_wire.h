@@ -218,14 +218,22 @@ class TestTasks : public Tasks {
   std::atomic<int> running_{0};
 };
 
-// The real time, and as much more as a test has skipped.
+// The real time, and as much more as a test has skipped. Of one that stands still nothing goes by but what is skipped: for
+// a test that measures, and must not measure how busy the machine is.
 class SkippingClock : public Clock {
  public:
-  Duration now() override { return real_clock().now() + skipped_.load(); }
-  Duration boottime() override { return real_clock().boottime() + skipped_.load(); }
+  Duration now() override { return (stands_ ? stood_now_.load() : real_clock().now()) + skipped_.load(); }
+  Duration boottime() override {
+    return (stands_ ? stood_boottime_.load() : real_clock().boottime()) + skipped_.load();
+  }
   Duration wall() override { return real_clock().wall(); }
   void sleep(Duration duration) override { real_clock().sleep(duration); }
   Duration waited_for_core() override { return waited_.load(); }
+  void stand_still() {
+    stood_now_ = real_clock().now();
+    stood_boottime_ = real_clock().boottime();
+    stands_ = true;
+  }
   void skip(Duration duration) { skipped_ = skipped_.load() + duration; }
   void skip_without_a_core(Duration duration) {
     skip(duration);
@@ -233,6 +241,8 @@ class SkippingClock : public Clock {
   }
 
  private:
+  std::atomic<bool> stands_{false};
+  std::atomic<Duration> stood_now_{Duration::zero()}, stood_boottime_{Duration::zero()};
   std::atomic<Duration> skipped_{Duration::zero()};
   std::atomic<Duration> waited_{Duration::zero()};
 };
