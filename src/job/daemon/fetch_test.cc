@@ -82,6 +82,33 @@ class Fetches : public testing::Test {
     say_range_begin(source, kSlotGeneration, kStep, kSeat);
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) say_slot_bucket(source, kStep, i);
   }
+  // The next who connects is served as far as `ready` says; who is not needed any more may be gone, or go.
+  enum class Ready { not_at_all, to_welcome, for_one_bucket, for_all };
+  PeerEnd serve_next(Ready ready) {
+    PeerEnd source = streams.world.network.accept();
+    const auto hears = [&] { return receive_frame(source.fd(), Deadline::in(kTestPatience)); };
+    const auto says = [&](const auto& message) {
+      return send_frame(source.fd(), frame_of(message), Deadline::in(kTestPatience)).has_value();
+    };
+    const auto sends = [&](std::span<const std::byte> bytes) {
+      return send_all(source.fd(), bytes, Deadline::in(kTestPatience)).has_value();
+    };
+    if (ready == Ready::not_at_all || !hears() || !says(WelcomeMessage{NodeId(2), Incarnation(1)})) return source;
+    const ArenaSpec arena = test_arena(ArenaKind::replica, kSeat);
+    while (ready != Ready::to_welcome) {
+      const Result<Frame> frame = hears();
+      const Result<FetchMessage> asked = frame ? message_in<FetchMessage>(*frame) : Result<FetchMessage>(frame.error());
+      if (!asked) break;
+      const std::string layout = asked->bucket_count == 0 ? arena.layout : "";
+      if (!says(SlotBeginMessage{kSlotGeneration, kStep, 64 * kStep.value, shape_of(arena), layout})) break;
+      for (std::uint32_t i = asked->first_bucket; i < asked->first_bucket + asked->bucket_count; ++i) {
+        const auto bytes = bucket_bytes(kStep, i, test_bucket_bytes(i));
+        const std::uint32_t sum = crc32c(bytes);
+        if (!sends(std::as_bytes(std::span(&sum, 1))) || !sends(bytes) || ready == Ready::for_one_bucket) return source;
+      }
+    }
+    return source;
+  }
   static void begin_slot(PeerEnd& source) {
     say_slot_begin(source, kSlotGeneration, kStep, kSeat);
     (void)begin_range(source, kSlotGeneration, kStep, kSeat);
@@ -156,19 +183,20 @@ TEST_F(Fetches, OfAnInterruptedSlotTheRestIsFetched) {
 TEST_F(Fetches, AConnectionOnWhichNothingComesIsMadeAnew) {
   patience = 400ms;
   start();
-  PeerEnd silent = streams.world.network.accept();
-  PeerEnd mute = welcome();
-  PeerEnd stuck = welcome();
-  begin_slot(stuck);
-  say_slot_bucket(stuck, kStep, 0);
-  PeerEnd source = welcome({1, 2});
-  (void)silent.next<Hello>();
-  EXPECT_TRUE(silent.is_closed());
-  say_buckets(source, {1, 2});
-  ASSERT_TRUE(is_done());
+  std::vector<PeerEnd> silent;
+  for (const Ready ready : {Ready::not_at_all, Ready::to_welcome, Ready::for_one_bucket})
+    silent.push_back(serve_next(ready));
+  // On a slow machine others may come too late as well.
+  const Deadline deadline = Deadline::in(1min);
+  while (done == 0 && !deadline.passed())
+    if (streams.world.network.has_waiting()) (void)serve_next(Ready::for_all);
+  ASSERT_EQ(done, 1);
   EXPECT_TRUE(outcome.has_value());
+  (void)silent[0].next<Hello>();
+  EXPECT_TRUE(silent[0].is_closed());
+  EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
   EXPECT_EQ(fetched_bytes, kTestPayloadBytes);
-  EXPECT_EQ(fetch->state().tries, 4u);
+  EXPECT_GE(fetch->state().tries, 4u);
 }
 
 void say_damaged_slot(PeerEnd& source) {
@@ -436,7 +464,6 @@ class ManyStreams : public Fetches {
     ArenaHandle arena = *memory.arena_for(spec_of_many(ArenaKind::replica));
     std::vector<std::shared_ptr<FetchServer>> servers;
     std::vector<PeerEnd> mutes;
-    int connections = 0;
     bool dead = false;
     bool mute = false;
     Holder() {
@@ -450,6 +477,11 @@ class ManyStreams : public Fetches {
       memory.freeze_all();
     }
     void damage(std::uint32_t bucket) { arena->arena.slot(0).bucket(bucket)[99] ^= std::byte{1}; }
+    void serve(PeerEnd asker, const StreamContext& context) {
+      servers.push_back(FetchServer::start({.stream = real_stream(asker.release()),
+                                            .context = context,
+                                            .find = [this](ArenaKind, Seat) { return arena; }}));
+    }
     void die() {
       dead = true;
       for (auto& server : servers) server->end();
@@ -469,14 +501,10 @@ class ManyStreams : public Fetches {
       if (holder.dead) continue;
       (void)receive_frame(end.fd(), Deadline::in(kTestPatience));  // who is not needed any more may be gone
       (void)send_frame(end.fd(), frame_of(WelcomeMessage{NodeId(2), Incarnation(1)}), Deadline::in(kTestPatience));
-      ++holder.connections;
-      if (holder.mute) {
+      if (holder.mute)
         holder.mutes.push_back(std::move(end));
-        continue;
-      }
-      holder.servers.push_back(FetchServer::start({.stream = real_stream(end.release()),
-                                                   .context = streams.context,
-                                                   .find = [&holder](ArenaKind, Seat) { return holder.arena; }}));
+      else
+        holder.serve(std::move(end), streams.context);
     }
   }
   bool is_served() {
@@ -500,10 +528,16 @@ class ManyStreams : public Fetches {
 
 TEST_F(ManyStreams, GoToOneSourceSideBySide) {
   start();
+  // What opens the slot is answered here, so that the first stream can't have all of it before the others come.
+  PeerEnd first = welcome();
+  ++accepted;
+  const ArenaSpec spec = spec_of_many(ArenaKind::replica);
+  first.say(SlotBeginMessage{kSlotGeneration, kStep, 7, shape_of(spec), spec.layout});
+  ASSERT_TRUE(eventually([&] { return streams.world.network.asked().size() > 1; }));
+  holders[0].serve(std::move(first), streams.context);
   ASSERT_TRUE(is_served());
   expect_whole();
-  EXPECT_GT(holders[0].connections, 1);
-  EXPECT_LE(holders[0].connections, static_cast<int>(kFetchStreamsMax));
+  EXPECT_LE(streams.world.network.asked().size(), kFetchStreamsMax);
 }
 
 // How much of it the second gives is a matter of time: nothing, where the first has given all before it is heard of.

@@ -17,13 +17,18 @@ class Probes : public testing::Test {
       std::lock_guard lock(mutex);
       posted.push_back(std::move(task));
     };
-    node.context.deadlines = derive_deadlines(std::chrono::seconds(3));
+    node.context.deadlines = derive_deadlines(std::chrono::seconds(100));  // long: a slow machine must not look silent
   }
   NodeRecord spare(std::uint32_t id, const Fd& listener) const {
     NodeRecord record;
     record.life = test_life(id);
     record.address = text(*local_address(listener.get()));
     return record;
+  }
+  // Whose probes wait for `swallowing` need not wait for their deadlines.
+  void end_swallowing(int probes_left) {
+    swallowing.reset();
+    take(probes_left);
   }
   // Until so many answers have come.
   void take(int answers) {
@@ -64,7 +69,7 @@ class Probes : public testing::Test {
                      },
                      [this] { ++told; }};
   const Fd answering = *listen_tcp({"127.0.0.1", 0});
-  const Fd swallowing = *listen_tcp({"127.0.0.1", 0});  // connects, and says nothing, as where all that comes is lost
+  Fd swallowing = *listen_tcp({"127.0.0.1", 0});  // connects, and says nothing, as where all that comes is lost
 };
 
 TEST_F(Probes, WhoAnswersAtAllIsNotSilent) {
@@ -99,7 +104,7 @@ TEST_F(Probes, WhoIsLateIsSilentOnceAnotherHasAnswered) {
   node.pass(node.context.deadlines.communication_grace);
   EXPECT_EQ(told, before + 2) << "who waits for it looks again, once for each that was asked";
   EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
-  take(1);
+  end_swallowing(1);
 }
 
 // As where all machines are so busy that nobody answers soon: the first to be passed by would be one that is sound.
@@ -114,7 +119,16 @@ TEST_F(Probes, WhileNobodyHasAnsweredAllHaveTime) {
   answer(busy, WelcomeMessage{NodeId(3), Incarnation(1)}, &hello).join();
   take(1);
   EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
+  end_swallowing(1);
+}
+
+TEST_F(Probes, WhoSaysNothingIsSilent) {
+  node.context.deadlines = derive_deadlines(std::chrono::seconds(1));
+  node.learn(JobPhase::quiescing);
+  const std::vector<NodeRecord> spares{spare(4, swallowing)};
+  EXPECT_EQ(probes.ask(spares).pending.size(), 1u);
   take(1);
+  EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
 }
 
 TEST_F(Probes, WhoseProbeDoesNotEndIsSilent) {
@@ -127,7 +141,7 @@ TEST_F(Probes, WhoseProbeDoesNotEndIsSilent) {
   EXPECT_EQ(probes.ask(two).pending.size(), 2u) << "now there is another";
   node.clock.sleep(node.context.deadlines.silence);
   EXPECT_EQ(probes.ask(two).silent.size(), 2u);
-  take(2);
+  end_swallowing(2);
 }
 
 TEST_F(Probes, EachRecoveryAsksAnew) {
