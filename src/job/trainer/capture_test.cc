@@ -247,8 +247,7 @@ TEST(Capture, DeadlineVoidsAndNothingIsReadAfterwards) {
   Scene scene(2);
   scene.write_state(1);
   copy_delay_ms = 20;
-  ASSERT_TRUE(scene.open(1));
-  scene.stage(1);
+  ASSERT_TRUE(scene.open(1));  // and not staged: it can't be done before the deadline, however late that is looked at
   const WindowResult window = scene.capture_->fence({.deadline = Deadline::in(milliseconds(50))});
   EXPECT_EQ(copies_in_flight, 0);
   copy_delay_ms = 0;
@@ -274,8 +273,8 @@ TEST(Capture, ACopyThatComesTooLateIsVoidAtOnce) {
   ASSERT_TRUE(scene.open(1));
   scene.stage(1);
   while (copies_begun < 7) real_clock().sleep(milliseconds(1));  // a sixteenth is done
-  copy_delay_ms = 0;
   const WindowResult window = scene.capture_->fence({.wait_max = std::chrono::milliseconds(500)});
+  copy_delay_ms = 0;
   EXPECT_FALSE(window.captured);
   EXPECT_NE(window.why_void.find("PAWL_FENCE_SHARE"), std::string::npos) << window.why_void;
 
@@ -302,13 +301,11 @@ TEST(Capture, ParanoidFindsEveryWrite) {
 TEST(Capture, FreezeWinsOverSeal) {
   Scene scene;
   scene.write_state(1);
-  copy_delay_ms = 2;
   ASSERT_TRUE(scene.open(1));
-  scene.stage(1);
   while (scene.page_->reached.load() != 1) real_clock().sleep(milliseconds(1));
   for (std::uint32_t i = 0; i < 2; ++i) scene.arena_.slot(i).freeze();
+  scene.stage(1);  // only now: until then it can't be sealed
   const WindowResult window = scene.capture_->fence({});
-  copy_delay_ms = 0;
   EXPECT_FALSE(window.captured);
   EXPECT_NE(window.why_void.find("recovery"), std::string::npos) << window.why_void;
   EXPECT_EQ(scene.proven(), Steps{});

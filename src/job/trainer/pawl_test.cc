@@ -270,7 +270,8 @@ TEST_F(Pawl, AThousandTrainersInOneSeatLeaveNothingBehind) {
   }
   // The test's pawld lets go a little later: now, and when it was counted first.
   const auto leaves_nothing = [&] { return std::ranges::equal(held_by_this_process(), warm, std::less_equal()); };
-  for (int looks = 0; looks < 100 && !leaves_nothing(); ++looks) std::this_thread::sleep_for(milliseconds(20));
+  for (const Deadline deadline = Deadline::in(seconds(30)); !leaves_nothing() && !deadline.passed();)
+    std::this_thread::sleep_for(milliseconds(20));
   EXPECT_TRUE(leaves_nothing()) << "descriptors, threads, mapped segments: " << testing::PrintToString(warm)
                                 << " and now " << testing::PrintToString(held_by_this_process());
 }
@@ -534,8 +535,14 @@ class FillingSlot : public Pawl {
     const std::size_t first = std::size_t{index} * slot.bucket(0).size();
     return std::memcmp(reinterpret_cast<const char*>(training.weights.data()) + first, whole.data() + first, 64) == 0;
   }
-  void wait_for_bucket(std::uint32_t index) {
-    while (!has_come(index)) real_clock().sleep(milliseconds(1));
+  // False: it will not come before the slot is whole. Where a slow machine fills nothing for a second, the trainer asks for
+  // the whole slot, which this pawld names only then: who waits for a bucket first waits for ever.
+  bool wait_for_bucket(std::uint32_t index) {
+    while (!has_come(index)) {
+      if (daemon.count(MessageKind::restore) >= 2) return has_come(index);
+      real_clock().sleep(milliseconds(1));
+    }
+    return true;
   }
 
   Slot slot;
@@ -545,12 +552,12 @@ class FillingSlot : public Pawl {
 TEST_F(FillingSlot, BucketsAreCopiedAsTheyComeAndTheRestoreEndsOnceTheSlotIsWhole) {
   begin();
   std::atomic<bool> restored{false};
+  fill(0);
   std::thread fetch([&] {
-    fill(0);
-    wait_for_bucket(0);
+    (void)wait_for_bucket(0);
     EXPECT_FALSE(has_come(1));
     fill(1);
-    wait_for_bucket(1);
+    (void)wait_for_bucket(1);
     for (std::uint32_t i = 2; i < bucket_count(); ++i) fill(i);
     daemon.wait_for(MessageKind::restore, 2);  // all is copied, and it asks for the whole one
     real_clock().sleep(milliseconds(20));
@@ -566,9 +573,9 @@ TEST_F(FillingSlot, BucketsAreCopiedAsTheyComeAndTheRestoreEndsOnceTheSlotIsWhol
 // The wire broke, and the fetch begins anew: what was there before is not taken for what comes.
 TEST_F(FillingSlot, AFetchThatBeginsAnewIsFollowed) {
   begin();
+  fill(0);
   std::thread fetch([&] {
-    fill(0);
-    wait_for_bucket(0);
+    (void)wait_for_bucket(0);
     open();
     const std::span<std::byte> torn = slot.bucket(1);  // written, and not done
     std::fill(torn.begin(), torn.end(), std::byte{1});
@@ -605,14 +612,19 @@ TEST_F(FillingSlot, ABucketThatIsWrongIsReportedOnceTheSlotIsWhole) {
 // No more comes: pawld is asked again, since another one may be there.
 TEST_F(FillingSlot, ARecoveryEndsTheWaitForBuckets) {
   begin();
+  fill(0);
+  const Duration began = real_clock().now();
+  Duration told{};
   std::thread other([&] {
-    fill(0);
-    wait_for_bucket(0);
+    (void)wait_for_bucket(0);
     daemon.recover(3, 1);
+    told = real_clock().now();
   });
   EXPECT_EQ(pawl_restore(training.t), PAWL_RECOVER);
   other.join();
-  EXPECT_EQ(daemon.count(MessageKind::restore), 1);
+  if (told - began < seconds(1)) {  // else it has asked before the recovery, for want of news
+    EXPECT_EQ(daemon.count(MessageKind::restore), 1);
+  }
 }
 
 TEST_F(FillingSlot, WhereNothingComesPawldIsAskedAgain) {
