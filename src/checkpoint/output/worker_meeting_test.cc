@@ -97,8 +97,11 @@ TEST_F(WorkerMeetingTest, NeverJoinsWhatAnEarlierAttemptLeft) {
   const Result<std::string> joined = again.join(kShort);
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code, Code::timeout);
-  EXPECT_NE(joined.error().what.find("worker 0 did not let us begin within 300 ms"), std::string::npos)
-      << joined.error().what;
+  // It says the former once its own greeting lies there, which a slow machine may not get to in time.
+  const std::string& what = joined.error().what;
+  EXPECT_TRUE(what.find("worker 0 did not let us begin within 300 ms") != std::string::npos ||
+              what.find("worker 0 did not begin within 300 ms") != std::string::npos)
+      << what;
   // A second attempt in the same place, as if nobody had emptied it, does not take the first one's report.
   WorkerMeeting second = meeting(0);
   second.set_attempt("attempt2");

@@ -189,7 +189,7 @@ TEST_F(StoreCrash, AtAnyInstantLeavesTheOldOrTheNew) {
   std::mt19937_64 random(chosen);
   std::uint64_t there = 0, number = 0;
   int olds = 0, news = 0;
-  std::chrono::duration<double> longest{0};
+  std::chrono::duration<double> least = std::chrono::hours(1);  // that a save takes: one may have stood still for long
   for (int round = 0; round < rounds() + 3; ++round) {
     ++number;
     const Generation next(number, kRows);
@@ -199,9 +199,9 @@ TEST_F(StoreCrash, AtAnyInstantLeavesTheOldOrTheNew) {
     if (round % 8 == 1 || round == 0) {  // untouched: it must do, whatever the others left
       status = exit_status_of(saver);
       ASSERT_EQ(status, kSaved);
-      longest = std::max(longest, std::chrono::duration<double>(Clock::now() - begun));
+      least = std::min(least, std::chrono::duration<double>(Clock::now() - begun));
     } else {
-      std::this_thread::sleep_for(longest * std::uniform_real_distribution<double>(0, 1.1)(random));
+      std::this_thread::sleep_for(least * std::uniform_real_distribution<double>(0, 1.1)(random));
       status = kill_saver(saver);
     }
     const std::uint64_t found = generation_at(path_, kRows);
