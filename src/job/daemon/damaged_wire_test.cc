@@ -16,6 +16,7 @@
 #include "env/network.h"
 #include "job/daemon/fetch.h"
 #include "job/daemon/replication.h"
+#include "job/daemon/test_wire.h"
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
@@ -125,10 +126,16 @@ class Relay {
   Listener listener_;
 };
 
+template <class Condition>
+bool wait_for(Condition condition) {
+  for (int i = 0; i < 10'000 && !condition(); ++i) std::this_thread::sleep_for(1ms);
+  return condition();
+}
+
 class DamagedWire : public ::testing::Test {
  protected:
   DamagedWire() {
-    context_.environment = &real_environment();
+    context_.environment = &environment_;
     context_.workers = &workers_;
     context_.progress = &progress_;
     context_.bytes_sent = &sent_;
@@ -136,8 +143,10 @@ class DamagedWire : public ::testing::Test {
     context_.hold = [](const char*, const std::atomic<bool>&) {};
     progress_ = Progress{Step(10), 0}.pack();
   }
-  ~DamagedWire() override {
-    while (!workers_.idle()) std::this_thread::sleep_for(1ms);
+  ~DamagedWire() override { EXPECT_TRUE(have_all_ended()) << "a stream has not ended"; }
+  // Their threads, too, not only what they count among the workers: those are told last.
+  bool have_all_ended() {
+    return wait_for([this] { return tasks_.all_ended(); });
   }
   [[nodiscard]] static Hello hello_for(Purpose purpose) {
     Hello hello;
@@ -155,17 +164,13 @@ class DamagedWire : public ::testing::Test {
     return send_frame(fd, frame_of(WelcomeMessage{NodeId(0), Incarnation(1)})).has_value();
   }
 
+  TestTasks tasks_;
+  Environment environment_{real_clock(), tasks_, real_network(), real_files(), real_processes(), real_shared_memory()};
   Workers workers_{[] {}};
   std::atomic<std::uint64_t> progress_{0};
   Counter sent_, received_;
   StreamContext context_;
 };
-
-template <class Condition>
-bool wait_for(Condition condition) {
-  for (int i = 0; i < 10'000 && !condition(); ++i) std::this_thread::sleep_for(1ms);
-  return condition();
-}
 
 class DamagedStream : public DamagedWire {
  protected:
@@ -208,7 +213,7 @@ class DamagedStream : public DamagedWire {
       std::lock_guard lock(mutex);
       for (auto& receiver : receivers) receiver->end();
     }
-    EXPECT_TRUE(wait_for([&] { return workers_.idle(); }));
+    EXPECT_TRUE(have_all_ended());
     ASSERT_TRUE(arrived) << "never acknowledged";
     EXPECT_TRUE(relay.has_damaged()) << "the bit lies beyond what passed: this case proves nothing";
     const ArenaHandle replica = holder.find(ArenaKind::replica, kSeat);
@@ -306,7 +311,7 @@ class DamagedFetch : public DamagedWire {
       std::lock_guard lock(mutex);
       for (auto& server : servers) server->end();
     }
-    EXPECT_TRUE(wait_for([&] { return workers_.idle(); }));
+    EXPECT_TRUE(have_all_ended());
     return outcome;
   }
 };
