@@ -173,8 +173,8 @@ class Replacing(torch.optim.Optimizer):
 
 
 class Faults:
-    def __init__(self, options, rank):
-        self.options, self.rank = options, rank
+    def __init__(self, options, job):
+        self.options, self.job = options, job
 
     def due(self, name, step):
         """Whether the fault is for this seat and step, and hasn't happened yet."""
@@ -182,14 +182,22 @@ class Faults:
         if not place or step.rehearsal:
             return False
         seat, _, number = place.partition(":")
-        if int(step) != int(number) or (seat != "all" and int(seat) != self.rank):
+        if int(step) != int(number) or (seat != "all" and int(seat) != self.job.rank):
             return False
+        if self.options.once and os.path.exists(self.options.once):
+            return False
+        if name in ("raise_in", "raise_after", "exit") and "PAWL_SOCKET" in os.environ:
+            self.wait_first_commit()
         if self.options.once:
-            if os.path.exists(self.options.once):
-                return False
             with open(self.options.once, "w", encoding="utf-8"):
                 pass
         return True
+
+    def wait_first_commit(self, patience_s=60.0):
+        """Before one is there, a death starts every trainer anew; no step of a job waits for it by itself."""
+        deadline = time.monotonic() + patience_s
+        while self.job._trainer.committed_step() == 0 and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 class Training:
@@ -201,7 +209,7 @@ class Training:
         time.sleep(options.late_s if self.job.rehearsal else 0)
         if options.fail_rehearsal and type(self.job).__name__ == "RehearsalJob":
             raise ValueError("told to fail the rehearsal")
-        self.faults = Faults(options, self.job.rank)
+        self.faults = Faults(options, self.job)
         torch.manual_seed(options.seed)
         self.inputs = torch.randn(SAMPLES, FEATURES)
         self.targets = torch.randint(CLASSES, (SAMPLES,))

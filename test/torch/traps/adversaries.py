@@ -23,7 +23,7 @@ for step in job.steps(trap.STEPS):
         judging.zero_grad()
         made = maker(torch.randn(len(real), 4))
         (critic(torch.cat([made.detach(), real])).sigmoid() - torch.ones(1)).square().mean().backward()
-        trap.point(step)
+        trap.point(step, job)
         judging.step()
         making.zero_grad()
         (-critic(made).mean()).backward()

@@ -36,7 +36,7 @@ for step in job.steps(trap.STEPS):
             late(inputs[ids]).square().mean().backward()
             second.step()
         nn.functional.cross_entropy(model(inputs[ids]), labels[ids]).backward()
-        trap.point(step)
+        trap.point(step, job)
         optimizer.step()
 
 trap.result(model=model, late=late, optimizer=optimizer, second=second)

@@ -47,6 +47,8 @@ current = None
 reducers.lay_buckets = die_laying
 for step in job.steps(trap.STEPS):
     with step:
+        if step == 4 and not step.rehearsal:
+            trap.wait_committed(job, 1)
         ids = sampler.batch(step)
         optimizer.zero_grad()
         second.zero_grad()

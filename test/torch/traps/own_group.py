@@ -37,7 +37,7 @@ for step in job.steps(trap.STEPS):
         ids = sampler.batch(step)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs[ids], checked), labels[ids])
-        trap.point(step)
+        trap.point(step, job)
         loss.backward()
         optimizer.step()
 

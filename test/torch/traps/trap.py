@@ -69,14 +69,9 @@ class Number(int):
 
 def point(step, job=None):
     """Here the trainers that the test chose die in the steps that it chose, once each; with their nodes where it says
-    so. With a job, each step waits a while for the first commit, so that there is one when they die: no step of a job
-    does so by itself."""
-    waited = 0
-    while job is not None and "TRAP_KILL" in os.environ and waited < 1000:
-        if job._trainer.committed_step() > 0:  # pylint: disable=protected-access
-            break
-        time.sleep(0.001)
-        waited += 1
+    so. With a job, each step from the fourth on waits for the first commit, so that there is one when they die."""
+    if job is not None and step >= 4 and not step.rehearsal:
+        wait_committed(job, 1)
     place = f"{dist.get_rank()}:{int(step)}"
     found = [each for each in os.environ.get("TRAP_KILL", "").split(",") if each.removesuffix("node") == place]
     if found and not step.rehearsal:
@@ -87,6 +82,15 @@ def point(step, job=None):
             if found[0].endswith("node"):
                 kill_node()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_committed(job, number, patience_s=60.0):
+    """Until a step from that one on is committed: no step of a job waits for that by itself. Plainly run, nothing."""
+    deadline = time.monotonic() + patience_s
+    while "TRAP_KILL" in os.environ and time.monotonic() < deadline:
+        if job._trainer.committed_step() >= number:  # pylint: disable=protected-access
+            break
+        time.sleep(0.001)
 
 
 def kill_node():

@@ -29,7 +29,7 @@ for step in job.steps(trap.STEPS):
         model.module.body.requires_grad_(True)
     with job.aside("evaluation"):
         model.eval()
-        trap.point(step)
+        trap.point(step, job)
         scores = [None] * job.world_size
         dist.all_gather_object(scores, model.module(inputs[:16]).sum().item())
         model.train()
