@@ -22,6 +22,7 @@ class StopTest(SmallJobTest):
 
     def test_a_death_after_the_agreement(self):
         with self.small_job(stop=[1, 10, 60], step_ms=20) as job:
+            job.hold_end(50)
             job.wait_step(15)
             before = job.wait_spare()
             job.kill_node(job.node_of_seat(1))  # who asked
@@ -29,15 +30,21 @@ class StopTest(SmallJobTest):
             self.finish_small(job, 60)
 
     def test_a_death_of_who_must_agree_and_a_pawld_that_is_killed(self):
-        with self.small_job(stop=[0, 25, 60], step_ms=20) as job:
+        with self.small_job(stop=[0, 30, 80], step_ms=50) as job:
+            first = job.node_of_seat(0)
+            job.hold(first, "compute", 25)
             before = job.wait_spare()
+            job.wait_held(first, "compute")
             node = job.node_of_seat(3)
-            job.drill("stop", "daemon", str(node))  # it can't agree; seat 0 waits in step 25
-            job.wait_until(lambda nodes: jobs.seats(nodes)[0]["step"] >= 25, "step 25 to begin")
+            job.drill("stop", "daemon", str(node))  # it can't agree; seat 0 waits in step 30
+            job.release(first)
+            job.hold(job.node_of_seat(1), "compute", 70)
+            job.wait_until(lambda nodes: 0 in jobs.seats(nodes) and jobs.seats(nodes)[0]["step"] >= 30,
+                           "step 30 to begin")
             job.kill_node(node)
             job.wait_running(jobs.generation(before))
             job.drill("kill", "daemon", str(job.node_of_seat(0)))
-            self.finish_small(job, 60)
+            self.finish_small(job, 80)
 
 
 class ApartTest(SmallJobTest):

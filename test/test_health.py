@@ -33,16 +33,16 @@ class HealthTest(JobTest):
 
 class StragglerTest(JobTest):
     def test_a_slow_seat_is_named(self):
-        run = ("exec \"$0\" \"$@\" --device-ms $(test $RANK = 2 && echo 60 || echo 15)")
+        run = ("exec \"$0\" \"$@\" --device-ms $(test $RANK = 2 && echo 240 || echo 15)")
         size = {"steps": 1500, "batch": 16, "hidden": 64}
         with self.job(size={**size, "device_ms": 0}, command=["bash", "-c", run, CHARLM, *trainer_flags(1, **size)],
                       spares=0) as job:
-            job.wait_until(lambda _: any(node.get("stragglers") for node in job.status()["nodes"]), "a straggler", 60)
+            job.wait_until(lambda _: any(node.get("stragglers") for node in job.status()["nodes"]), "a straggler", 120)
             _, out, _ = job.command("status", check=False)
             self.assert_says(out, "straggler: seat 2 computes")
             told = [event for event in map(load, job.command("events", "-o", "json")[1].splitlines())
                     if event["kind"] == "straggler"]
-            self.assertEqual([(2, 2)], [(event["seat"], event["seat_node"]) for event in told])
+            self.assertEqual({(2, 2)}, {(event["seat"], event["seat_node"]) for event in told})
             self.assertGreater(told[0]["own_ms"], 1.5 * told[0]["median_ms"])
 
 

@@ -44,7 +44,7 @@ class RefusalTest(JobTest):
         step = jobs.committed(job.wait_spare()) + 8
         owner, holder = job.node_of_seat(SEAT), job.node_of_seat(SEAT + 1)
         job.hold(owner, "compute", step)
-        job.wait_held(owner, "compute")
+        step = jobs.seats(job.wait_held(owner, "compute"))[SEAT]["step"]  # or a later one than that: it was asked late
         nodes = job.wait_step(step - 1)
         slots = replica_slots(nodes[holder]["pawld_pid"], SEAT)
         # Without a free slot a window is voided, never waited for: on a busy machine the older slot may be older yet.

@@ -12,8 +12,13 @@ class StoreTest(SmallJobTest):
         lost or done twice."""
         with self.small_job(step_ms=20, steps=400, thread=True) as job:
             nodes = {seat: trainer["node"] for seat, trainer in harness.jobs.seats(self.wait_begun(job, 5)).items()}
-            for seat in (0, 1, 0, 3, 0, 2):  # the store is served at seat 0's node
-                job.drill("kill", "daemon", str(nodes[seat]))
+            killed = {}
+            for seat in (0, 1, 0, 3, 0, 2):  # the store is served at seat 0's node; seat 2 holds the end until then
+                node = nodes[seat]
+                found = job.wait_until(lambda now, node=node: now.get(node, {}).get("pawld_pid") not in (
+                    None, killed.get(node)), f"a pawld on node {node}")[1]
+                killed[node] = found[node]["pawld_pid"]
+                job.drill("kill", "daemon", str(node))
                 time.sleep(0.3)
                 self.assertFalse(job.ended(), job.tail())
             self.finish_small(job, 400)
