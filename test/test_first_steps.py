@@ -17,11 +17,12 @@ from processes import command_line
 class SmallJobTest(JobTest):
     """Jobs of small_trainer.py."""
 
-    def small_job(self, *flags, nodes=4, spares=1, wait=True, wrapper=(), **options):
+    def small_job(self, *flags, nodes=4, spares=1, wait=True, wrapper=(), hold_end=True, **options):
         self.record = os.path.join(self.scratch(), "record")
         options = {"record": self.record, "steps": 200, **options}
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_trainer.py")
-        return self.job(*flags, nodes=nodes, spares=spares, wait=wait, size={"steps": options["steps"]},
+        return self.job(*flags, nodes=nodes, spares=spares, wait=wait, hold_end=hold_end,
+                        size={"steps": options["steps"]},
                         command=[*wrapper, sys.executable, "-B", script, json.dumps(options)],
                         environment={"PAWL_LIBRARY": harness.LIBRARY})
 
@@ -73,11 +74,15 @@ class OneNodeTest(SmallJobTest):
 
 class FirstStepsTest(SmallJobTest):
     def test_sealed_while_it_runs_and_survives_a_death_afterwards(self):
-        with self.small_job(seal_after=20, step_ms=10) as job:
-            nodes = self.wait_begun(job, 5)
+        with self.small_job(seal_after=60, step_ms=20, hold_end=False) as job:
+            node = job.node_of_seat(2)
+            job.hold(node, "compute", 15)
+            nodes = job.wait_held(node, "compute")
             self.assertEqual(0, jobs.committed(nodes))
             self.assert_says(" ".join(job.status()["degraded"]), "seat 0", "not sealed")
-            job.wait_step(25)
+            job.release(node)
+            job.hold_end(195)
+            job.wait_step(65)
             before = job.wait_spare()
             self.assertEqual([], [why for why in job.status()["degraded"] if "sealed" in why])
             job.kill_node(job.node_of_seat(2))
@@ -117,8 +122,12 @@ class FirstStepsTest(SmallJobTest):
             job.wait_spare()
             job.kill_node(job.node_of_seat(1))
             job.wait_running(jobs.generation(before), timeout_s=60)
+            _, told, _ = job.command("events", "-o", "json")
+            faults = {event["fault"] for event in map(json.loads, told.splitlines())
+                      if event["kind"] == "fault_detected"}
+            self.assertLessEqual(faults, {"node_lost", "node_silent", "leader_lost", "communication"},
+                                 "a trainer that starts is accused")
             self.finish_small(job, 60)
-            self.assertEqual(2, self.generations(job), job.output())
 
     def test_a_start_that_is_stopped_is_not(self):
         with self.small_job("--deadline-ms", "500", steps=60, build_ms=4_000, wait=False) as job:
@@ -131,7 +140,7 @@ class FirstStepsTest(SmallJobTest):
             self.finish_small(job, 60)
 
     def test_who_drains_a_lost_step_with_signs_of_life_keeps_its_process(self):
-        """Longer than trainer_free, 1.7 s at this budget, and less than three times that."""
+        """Longer than trainer_free, 5 s at this budget, and less than three times that."""
         before, after = self.killed_while_draining(drain_progress=True)
         self.assert_survivors(before, after, but=[jobs.seats(before)[1]["node"]])
 
@@ -141,11 +150,11 @@ class FirstStepsTest(SmallJobTest):
             self.assertNotEqual(jobs.seats(before)[seat]["pid"], jobs.seats(after)[seat]["pid"])
 
     def killed_while_draining(self, **options):
-        with self.small_job("--deadline-ms", "500", steps=60, step_ms=20, drain_ms=3_000, **options) as job:
+        with self.small_job("--deadline-ms", "1500", steps=60, step_ms=20, drain_ms=7_000, **options) as job:
             job.wait_step(5)
             before = job.wait_spare()
             job.kill_node(job.node_of_seat(1))
-            after = job.wait_running(jobs.generation(before))
+            after = job.wait_running(jobs.generation(before), timeout_s=60)
             self.finish_small(job, 60)
         return before, after
 
@@ -156,7 +165,7 @@ class FirstStepsTest(SmallJobTest):
                 spare = jobs.spares(nodes)[0]
                 pid = nodes[spare]["trainers"][0]["pid"]
                 os.kill(pid, signal.SIGKILL)
-                job.wait_until(lambda nodes, spare=spare, pid=pid: nodes[spare]["trainers"][0]["pid"] != pid
+                job.wait_until(lambda nodes, spare=spare, pid=pid: trainer_of(nodes, spare).get("pid", pid) != pid
                                or "spare_unfit" in job.logs(200), "another to be started, or none for a while")
                 if "spare_unfit" in job.logs(200):
                     break
@@ -168,6 +177,11 @@ class FirstStepsTest(SmallJobTest):
             began = time.monotonic()
             self.ends_with(job, "not ready within 2 s", "--start-timeout", timeout_s=90)
             self.assertGreater(time.monotonic() - began, 2)
+
+
+def trainer_of(nodes, node):
+    """The node's first; empty while it doesn't answer or has none."""
+    return next(iter(nodes.get(node, {}).get("trainers", [])), {})
 
 
 def before_node(nodes, seat):
