@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 
 import cluster
 import harness
@@ -26,9 +27,14 @@ class BadInputTest(JobTest):
         self.assertIn(done.returncode, code if isinstance(code, tuple) else (code,), said)
         self.assert_says(said, *words)
         self.assertNotIn("terminate called", said)
-        left = [pid for pid in pids() if any(self.run_root in part for part in command_line(pid))]
+        deadline = time.monotonic() + 10
+        while (left := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.05)
         self.assertEqual([], left)
         return said
+
+    def left(self):
+        return [pid for pid in pids() if any(self.run_root in part for part in command_line(pid))]
 
     def test_wrong_flags(self):
         for words, flags in (
