@@ -405,7 +405,7 @@ class FaultsTest(unittest.TestCase):
                 else:
                     self.assertIn("rank 2: interrupted", said)
             if len(ranks) == WORLD:
-                self.assertLess(max(seconds for _, seconds in ends), 2)
+                self.assertLess(max(seconds for _, seconds in ends), 20)
             self.assertEqual([], os.listdir(self.directory))
 
     def test_interrupted_while_loading(self):
@@ -417,7 +417,7 @@ class FaultsTest(unittest.TestCase):
             file.truncate(8 + len(header) + 4 * count)
         module = nn.Module()
         module.large = nn.Parameter(torch.empty(count))
-        read, sent = _checkpoint.Checkpoint.read, []
+        read, sent, seen = _checkpoint.Checkpoint.read, [], []
 
         def reading(*arguments, watcher, **options):
             def interrupt(done, of, ended):  # called while the library reads: a timer might come before or after
@@ -425,6 +425,7 @@ class FaultsTest(unittest.TestCase):
                     self.assertFalse(ended, "4 GiB were read before anybody looked")
                     sent.append(time.monotonic())
                     os.kill(os.getpid(), signal.SIGINT)
+                seen.append(done)
                 watcher(done, of, ended)
             return read(*arguments, watcher=interrupt, **options)
 
@@ -432,7 +433,8 @@ class FaultsTest(unittest.TestCase):
         try:
             with self.assertRaisesRegex(KeyboardInterrupt, "neither its old state nor the new"):
                 pawl.torch.load(path, module)
-            self.assertLess(time.monotonic() - sent[0], 2)
+            self.assertLess(time.monotonic() - sent[0], 20)
+            self.assertLess(max(seen, default=0), 4 * count, "all of it was read all the same")
         finally:
             _checkpoint.Checkpoint.read = read
         self.assertEqual(1, threading.active_count())  # nobody is reading any more
