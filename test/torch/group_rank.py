@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
@@ -301,6 +303,7 @@ def torn(me: Rank) -> None:
         late = torch.zeros(me.world)
         if me.rank == order["source"]:
             commands.next()
+        told = bytes_taken()
         if order.get("pair"):
             works = [(dist.isend if me.rank == order["source"] else dist.irecv)(many[0], 1 - me.rank)]
         else:
@@ -311,7 +314,7 @@ def torn(me: Rank) -> None:
                 works.append(dist.all_to_all_single(late, torch.ones(me.world), async_op=True))
             me.say(sending=True)
         else:
-            time.sleep(1)  # the source's gloo is told that the bytes are waited for
+            wait_told(told)  # the source's gloo, that the bytes are waited for
             me.say(standing=True)
             os.kill(os.getpid(), signal.SIGSTOP)
         if order["future"]:
@@ -326,6 +329,31 @@ def torn(me: Rank) -> None:
         me.say(seconds=seconds, failed=groups.failed(), holds=sorted(set(many[0].tolist())), late=late.tolist(),
                given_up=groups._extension.load().given_up_count())
     dist.destroy_process_group()
+
+
+def bytes_taken() -> int:
+    """What peers have taken of all that this process has sent over its connections."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    about = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+                    total += int.from_bytes(about[120:128], sys.byteorder)  # tcpi_bytes_acked
+        except OSError:
+            continue  # gone
+    return total
+
+
+def wait_told(before: int, quiet_s: float = 1.0) -> None:
+    """Until something has been taken, and then no more of it comes for a while."""
+    seen, since, deadline = before, time.monotonic(), time.monotonic() + 60
+    while time.monotonic() < deadline and (seen == before or time.monotonic() - since < quiet_s):
+        time.sleep(0.05)
+        if (now := bytes_taken()) != seen:
+            seen, since = now, time.monotonic()
 
 
 class HaltingStore(dist.Store):

@@ -2,11 +2,13 @@
 bit."""
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
 import unittest
+from collections.abc import Callable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(os.path.dirname(os.path.dirname(HERE)), "python"), HERE]
@@ -157,10 +159,15 @@ class TornTest(unittest.TestCase):
             ranks.hear("ready")
             ranks.tell(open=1, source=source, future=future, behind=behind, pair=pair)
             ranks[1 - source].hear("standing")
-            time.sleep(0.5)  # by now it stands
+            wait_until(lambda: state(ranks[1 - source]) == "T", "the receiver to stand")
             ranks[source].tell(go=True)
             ranks[source].hear("sending")
-            time.sleep(1)  # by now the connection is full
+            queued = []
+
+            def full():
+                queued.append(send_queue(ranks[source]))
+                return len(queued) > 3 and queued[-1] > 0 and len(set(queued[-4:])) == 1
+            wait_until(full, "the connection to be full", pause_s=0.25)
             ranks[0].kill()
             ranks[1].signal(signal.SIGCONT)
             said = ranks[1].hear("seconds")
@@ -253,6 +260,36 @@ class RemakeTest(unittest.TestCase):
             self.assertLess(last["resident_bytes"] - first["resident_bytes"], 16 << 20)
             self.assertEqual({1.0}, set(said["sums"]))
             self.assertIsNone(said["failed"])
+
+
+def wait_until(condition: Callable[[], bool], what: str, pause_s: float = 0.02) -> None:
+    deadline = time.monotonic() + group_ranks.PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(pause_s)
+
+
+def state(rank: group_ranks.Rank) -> str:
+    with open(f"/proc/{rank.process.pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def send_queue(rank: group_ranks.Rank) -> int:
+    """The bytes that the kernel has of this process and the other side hasn't taken."""
+    pid, sockets, total = rank.process.pid, set(), 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                sockets.add(target[len("socket:["):-1])
+    for family in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{family}", encoding="ascii") as file:
+            for line in file.read().splitlines()[1:]:
+                fields = line.split()
+                if fields[9] in sockets and fields[3] == "01":
+                    total += int(fields[4].split(":")[0], 16)
+    return total
 
 
 def losses(rank: group_ranks.Rank) -> list[str]:
