@@ -1,5 +1,6 @@
 """The undisturbed run: the same trainer without pawl, one process a seat on this machine."""
 import os
+import random
 import socket
 import subprocess
 import time
@@ -12,10 +13,29 @@ class ReferenceFailed(Exception):
     """The reference itself failed: nothing can be said about the other run."""
 
 
+FIRST_PORT = 15_000
+held_ports = []  # until this process ends
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """One that nobody else is given as long as this process lives: it lies below those that the kernel gives to
+    connections, and who asks here marks it by a name of its own."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        end = int(file.read().split()[0])
+    ports = list(range(min(FIRST_PORT, end // 2), end))
+    random.SystemRandom().shuffle(ports)
+    for port in ports:
+        mark = socket.socket(socket.AF_UNIX)
+        try:
+            mark.bind(f"\0pawl-test-port-{port}")  # a name without a file
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            mark.close()
+            continue
+        held_ports.append(mark)
+        return port
+    raise OSError("no port is free")
 
 
 class Reference:
