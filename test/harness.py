@@ -38,6 +38,9 @@ LIBRARY = os.path.abspath(os.environ.get("PAWL_LIBRARY", os.path.join(os.path.di
 SMALL = {"steps": 300, "batch": 16, "hidden": 64, "device_ms": 8}  # a step is slow and costs little
 
 
+PATIENCE_S = 20.0  # with a node that answers late
+
+
 def seeds():
     return range(1, int(os.environ.get("PAWL_SEEDS", "1")) + 1)
 
@@ -72,6 +75,11 @@ def reference_run(seed, world, **size):
     return made_once(key, lambda folder: Reference([CHARLM_PLAIN, *flags], folder, world).start().wait(120))
 
 
+def shows_held(status):
+    return (any(hold.get("held") for hold in status.get("holds", []))
+            or any(trainer.get("held") for trainer in status.get("trainers", [])))
+
+
 class TestedJob(jobs.Job):
     """A job with a record, and what a test asks about it."""
 
@@ -90,10 +98,18 @@ class TestedJob(jobs.Job):
             self.hold(trainer["node"], "compute", step)
 
     def wait_end(self, timeout_s=120.0):
-        for node in self.node_ids():
-            with contextlib.suppress(OSError, jobs.JobError):
-                self.release(node)
-        return super().wait_end(timeout_s)
+        """Nobody is held any more; not by a node either that couldn't be told at first, as its pawld was dead."""
+        deadline = time.monotonic() + timeout_s
+        nodes, asked_at = self.node_ids(), time.monotonic()
+        while not self.ended() and time.monotonic() < deadline:
+            for node in nodes:
+                with contextlib.suppress(OSError, jobs.JobError):
+                    self.release(node, 2.0)
+            while not self.ended() and time.monotonic() < min(deadline, asked_at + 2.0):
+                self.remember(jobs.REMEMBER_EVERY_S)
+                time.sleep(0.05)
+            nodes, asked_at = [node for node, status in self.nodes().items() if shows_held(status)], time.monotonic()
+        return super().wait_end(max(0.0, deadline - time.monotonic()))
 
     def wait_running(self, generation_above=-1, timeout_s=30.0):
         """All seats at work in a later generation than that; the nodes' status."""
@@ -102,20 +118,39 @@ class TestedJob(jobs.Job):
                                f"the job to run in a generation after {generation_above}", timeout_s)[1]
 
     def wait_step(self, step, timeout_s=30.0):
-        return self.wait_until(lambda nodes: jobs.committed(nodes) >= step, f"step {step} to be committed",
-                               timeout_s)[1]
+        return self.wait_whole(lambda nodes: jobs.committed(nodes) >= step, f"step {step} to be committed", timeout_s)
 
     def wait_spare(self, count=1, timeout_s=30.0):
-        return self.wait_until(lambda nodes: len(jobs.spares(nodes)) >= count, f"{count} spare(s)", timeout_s)[1]
+        return self.wait_whole(lambda nodes: len(jobs.spares(nodes)) >= count, f"{count} spare(s)", timeout_s)
+
+    def wait_whole(self, condition, what, timeout_s, patience_s=3.0):
+        """The nodes' status with every seat in it, as a slow node may miss a look; without, if that doesn't come."""
+        met_at = []
+
+        def met(nodes):
+            if not condition(nodes):
+                return False
+            met_at.append(time.monotonic())
+            return len(jobs.seats(nodes)) >= self.node_count or met_at[-1] > met_at[0] + patience_s
+        return self.wait_until(met, what, timeout_s)[1]
+
+    def node(self, number):
+        """Its status, once it answers."""
+        return self.wait_until(lambda nodes: nodes.get(number), f"node {number} to answer")[0]
 
     def node_of_seat(self, seat):
-        return jobs.seats(self.nodes())[seat]["node"]
+        return self.seat(seat)["node"]
+
+    def seat(self, number):
+        """Its trainer, once its node answers: a slow one may miss a look."""
+        return self.wait_until(lambda nodes: jobs.seats(nodes).get(number), f"seat {number} to answer")[0]
 
     def hold(self, node, phase, step=None):
-        self.ask(node, {"ask": "hold", "phase": phase} | ({} if step is None else {"local_index": 0, "step": step}))
+        self.ask(node, {"ask": "hold", "phase": phase} | ({} if step is None else {"local_index": 0, "step": step}),
+                 PATIENCE_S)
 
-    def release(self, node):
-        self.ask(node, {"ask": "release"})
+    def release(self, node, timeout_s=PATIENCE_S):
+        self.ask(node, {"ask": "release"}, timeout_s)
 
     def wait_held(self, node, phase, timeout_s=30.0):
         def held(nodes):
@@ -125,14 +160,22 @@ class TestedJob(jobs.Job):
     def kill_node(self, *nodes):
         """Whole nodes, all at once, by the pids that `pawl status` gives to anyone; answers when (monotonic ns)."""
         self.remember()
-        found = [status for status in self.status()["nodes"] if status["node"] in nodes and "role" in status]
-        if len(found) != len(nodes):
-            raise AssertionError(f"of the nodes {nodes} only {[status['node'] for status in found]} answer")
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = [status for status in self.status()["nodes"] if status["node"] in nodes and "role" in status]
+            if len(found) == len(nodes):
+                break
+            if self.ended() or time.monotonic() > deadline:
+                raise AssertionError(f"of the nodes {nodes} only {[status['node'] for status in found]} answer")
+            time.sleep(0.1)
         with Victims([who for status in found for who in jobs.node_processes(status)]) as victims:
             at_ns = victims.send()
             if not victims.wait_ended():
                 raise AssertionError(f"of the nodes {nodes} not all died")
         return at_ns
+
+    def events(self):
+        return [json.loads(line) for line in self.command("events", "-o", "json")[1].splitlines()]
 
     def stranger(self, seed, phase, kills=1, node="any"):
         """killer.py, a process of its own that knows the job's name; (kills, what was seen after them)."""
@@ -241,6 +284,16 @@ class JobTest(unittest.TestCase):
     def assert_says(self, text, *words):
         for word in words:
             self.assertIn(word.lower(), text.lower())
+
+
+def communication_alone(events):
+    """The generations in which no other fault was told than that of a connection. On a busy machine one may time
+    out, and then there is a generation more than a test's deaths make."""
+    faults = {}
+    for event in events:
+        if event["kind"] == "fault_detected":
+            faults.setdefault(event["generation"], set()).add(event["fault"])
+    return [generation for generation, kinds in sorted(faults.items()) if kinds == {"communication"}]
 
 
 def run_pawl(*arguments, timeout_s=30.0, environment=None):

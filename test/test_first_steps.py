@@ -133,7 +133,7 @@ class FirstStepsTest(SmallJobTest):
         with self.small_job("--deadline-ms", "500", steps=60, build_ms=4_000, wait=False) as job:
             job.wait_until(lambda nodes: len(jobs.seats(nodes)) == 4 and all(
                 seat["state"] == "restoring" for seat in jobs.seats(nodes).values()), "all to have their seats")
-            trainer = jobs.seats(job.nodes())[2]
+            trainer = job.seat(2)
             os.kill(trainer["pid"], signal.SIGSTOP)
             after = job.wait_running(timeout_s=60)
             self.assertNotEqual(trainer["pid"], jobs.seats(after)[2]["pid"])

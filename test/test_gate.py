@@ -27,7 +27,7 @@ class GateTest(JobTest):
         self.assertLessEqual(kept, late + 1, "a step was committed without its replica")
         self.assertEqual(kept, jobs.committed(job.nodes()), "a step was committed without its replica")
         if damaged:
-            newest = replica_slots(job.nodes()[holder]["pawld_pid"], SEAT)[-1]
+            newest = replica_slots(job.node(holder)["pawld_pid"], SEAT)[-1]
             self.assertEqual(kept + 1, newest.step)
             newest.flip_bit()
         at_ns = job.kill_node(job.node_of_seat(SEAT))

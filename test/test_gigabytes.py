@@ -157,7 +157,7 @@ class GigabytesTest(JobTest):
         with self.state_job("--replicas", "0", nodes=1, spares=0, size="4G", steps=6, step_ms=2000) as job:
             job.wait_running(timeout_s=90)
             job.wait_step(2, 90)
-            before = jobs.seats(job.nodes())[0]
+            before = job.seat(0)
             os.kill(before["pid"], 9)
             # The node lives and holds the state: a new trainer takes the seat.
             job.wait_until(lambda nodes: jobs.running(nodes, 1)

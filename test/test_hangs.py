@@ -29,7 +29,7 @@ class HangTest(JobTest):
         self.assertLess(seen_ms - began_ms, 2 * DEADLINE_MS + 3000, "not noticed in time")
         heal(node)
         job.wait_until(lambda nodes: node in jobs.spares(nodes), f"node {node} to come back as a spare", 30)
-        now = job.nodes()[node]
+        now = job.node(node)
         self.assertGreater(now["incarnation"], before[node]["incarnation"], "it is still the old life")
         self.finish(job, recoveries=1)
 

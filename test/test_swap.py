@@ -13,8 +13,11 @@ STRANGER = """
 import json, os, signal, subprocess, sys, time
 pawl, job = sys.argv[1:3]
 time.sleep(float(sys.argv[3]))
-status = json.loads(subprocess.run([pawl, "status", "--job", job, "-o", "json"], stdout=subprocess.PIPE).stdout)
-victim = [node for node in status["nodes"] if node["role"] == "member"][2]
+members = []
+while len(members) < 4:  # a slow node may not answer the first time
+    said = subprocess.run([pawl, "status", "--job", job, "-o", "json"], stdout=subprocess.PIPE).stdout
+    members = [node for node in json.loads(said)["nodes"] if node.get("role") == "member"]
+victim = members[2]
 for pid in [victim["keeper_pid"], victim["pawld_pid"]] + [trainer["pid"] for trainer in victim["trainers"]]:
     try: os.kill(pid, signal.SIGKILL)
     except ProcessLookupError: pass

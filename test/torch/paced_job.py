@@ -53,8 +53,8 @@ class PacedTest(TorchTest):
     # Between faults.
 
     def pace(self, job, but=()):
-        """Parks one member, and with it all others, AHEAD steps from now: the first that is there, which need not be the
-        one that does so already."""
+        """Parks one member, and with it all others, AHEAD steps from now: the first that is there, which need not be
+        the one that does so already."""
         nodes = job.nodes()
         for _seat, trainer in sorted(jobs.seats(nodes).items()):
             if trainer["node"] not in but:
@@ -100,7 +100,7 @@ class PacedTest(TorchTest):
 
     def die(self, job, seat, whole_node):
         """The seat's node, or its trainer alone; a held one dies where it is held."""
-        trainer = jobs.seats(job.nodes())[seat]
+        trainer = job.seat(seat)
         if whole_node:
             job.kill_node(trainer["node"])
             return
@@ -116,6 +116,7 @@ class PacedTest(TorchTest):
         unsaid."""
         self.unpace(job)
         self.assertEqual(0, job.wait_end(END_S), job.tail())
+        job.follower.thread.join(30)  # the last of its events come after the job's end
         run, steps = job.run(), job.options["steps"]
         plain = {name: value for name, value in job.options.items()
                  if name not in ("device_ms", "step_ms", "untraceable")}

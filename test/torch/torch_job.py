@@ -132,14 +132,15 @@ class TorchTest(JobTest):
 
     def kill_trainer(self, job, seat):
         """Only the trainer process of that seat; what was known of it."""
-        trainer = jobs.seats(job.nodes())[seat]
+        trainer = job.seat(seat)
         with Victims([identity(trainer["pid"])]) as victims:
             victims.send(signal.SIGKILL)
         return trainer
 
     def kill_all_trainers(self, job):
         """Together; every pawld lives on."""
-        with Victims([identity(each["pid"]) for each in jobs.seats(job.nodes()).values()]) as victims:
+        nodes = job.wait_until(lambda nodes: len(jobs.seats(nodes)) == job.node_count, "every seat to answer")[1]
+        with Victims([identity(each["pid"]) for each in jobs.seats(nodes).values()]) as victims:
             victims.send(signal.SIGKILL)
 
     def assert_like_plain(self, job, **differently):

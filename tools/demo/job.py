@@ -90,8 +90,8 @@ class View:
     def socket_of(self, node):
         return os.path.join(self.directory, f"node-{node}", "pawld.sock")
 
-    def ask(self, node, question):
-        return ask(self.socket_of(node), question)
+    def ask(self, node, question, timeout_s=2.0):
+        return ask(self.socket_of(node), question, timeout_s)
 
     def exposed(self):
         """What `pawl exposure` says would be lost if any one node died now; empty: nothing."""
@@ -209,12 +209,13 @@ class Job(View):
         """Polls the nodes' status until condition(nodes) is truthy; answers (its value, nodes)."""
         deadline = time.monotonic() + timeout_s
         while True:
+            ended = self.ended()  # before the look, so that one is of the end itself
             nodes = self.nodes()
             value = condition(nodes)
             self.remember(0.0 if value else REMEMBER_EVERY_S)
             if value:
                 return value, nodes
-            if self.ended():
+            if ended:
                 raise JobError(f"the job ended (exit {self.process.returncode}) before: {what}\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise JobError(f"waited {timeout_s:.0f} s in vain for: {what}\n{json.dumps(nodes)}\n{self.tail()}")
