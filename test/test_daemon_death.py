@@ -37,11 +37,13 @@ class DaemonDeathTest(JobTest):
                 fcntl.flock(its, fcntl.LOCK_EX | fcntl.LOCK_NB)  # so that who tidies /tmp passes it by
             token = os.path.join(job.directory, "token")
             os.rename(token, f"{token}.away")  # as who tidies /tmp would, in a job that has run for long
+            killed_ns = time.monotonic_ns()
             kill(old)
             after = job.wait_until(lambda nodes: nodes.get(node, {}).get("pawld_pid", old) != old
                                    and jobs.running(nodes, 4), "another pawld on the same node", 20)[1]
             os.rename(f"{token}.away", token)  # for who asks the control, from a terminal
             job.wait_step(jobs.committed(after) + 5)
+            span = killed_ns, time.monotonic_ns()
             now = job.nodes()
             self.assertEqual(jobs.generation(before), jobs.generation(now),
                              "a dead pawld is no reason for a generation")
@@ -50,7 +52,7 @@ class DaemonDeathTest(JobTest):
             last = job.wait_running(jobs.generation(before))
             self.assert_survivors(before, last, but=[node])
             run = self.finish(job, recoveries=1)
-            self.assertEqual([], longer_waits(run))
+            self.assertEqual([], longer_waits(run, span))
 
     def test_pawld_of_the_holder_then_the_ward(self):
         with self.job() as job:
@@ -125,7 +127,7 @@ class DaemonDeathTest(JobTest):
             self.assertEqual(set(), job.left_over())
 
     def test_interrupts(self):
-        for count, most_s in ((1, 10.0), (2, 5.0)):
+        for count, most_s in ((1, 20.0), (2, 20.0)):
             with self.subTest(interrupts=count), self.job() as job:
                 job.wait_step(5)
                 began = time.monotonic()
@@ -134,14 +136,17 @@ class DaemonDeathTest(JobTest):
                     threading.Event().wait(0.05)
                     if not job.ended():
                         os.kill(job.process.pid, signal.SIGINT)
-                self.assertEqual(130, job.wait_end(20))
+                self.assertEqual(130, job.process.wait(60))  # its trainers stay as they are: nobody is released
                 self.assertLess(time.monotonic() - began, most_s)
                 self.assertFalse(os.path.exists(os.path.join(job.directory, "token")), "more than logs is left over")
 
 
-def longer_waits(run, most_ns=1_500_000_000):
-    """Steps that waited at the fence as if for the daemon."""
-    return [line for line in run.lines if line["fence_wait_ns"] > most_ns]
+def longer_waits(run, span, most_ns=1_500_000_000):
+    """Steps of that time (ns, monotonic) that waited at the fence as if for the daemon: for so much longer than any
+    other step did on this machine."""
+    within = [line for line in run.lines if span[0] < line["t_ns"] < span[1]]
+    usual_ns = max(line["fence_wait_ns"] for line in run.lines if line not in within)
+    return [line for line in within if line["fence_wait_ns"] > usual_ns + most_ns]
 
 
 if __name__ == "__main__":
