@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from paced_job import PacedTest, jobs  # noqa: E402
+from paced_job import PacedTest, harness, jobs  # noqa: E402
 from processes import namespace, resident_bytes  # noqa: E402
 
 SWAPS = int(os.environ.get("PAWL_SWAPS", "10"))
@@ -51,8 +51,9 @@ class Leaks(PacedTest):
                                                     for seat in (1, 3)])
             self.compare(warm, self.measure(job, last))
             survivors = [jobs.seats(last)[seat]["pid"] for seat in (0, 2)]
-            run = self.finish_paced(job, recoveries=SWAPS)
-            self.assertEqual(SWAPS + 1, jobs.generation(last), "a swap took more than one generation")
+            more = len(harness.communication_alone(job.follower.events))
+            run = self.finish_paced(job, recoveries=SWAPS + more)
+            self.assertLessEqual(jobs.generation(last), SWAPS + 1 + more, "a swap took more than one generation")
             for seat, pid in zip((0, 2), survivors, strict=False):
                 self.assertEqual({pid}, {line["pid"] for line in run.lines if line["seat"] == seat})
                 groups = {(mark["groups"], mark["created"]) for mark in self.marks(job, seat) if "groups" in mark}

@@ -106,7 +106,8 @@ class SwapTest(TorchTest):
             before = job.wait_step(6, START_S)
             self.kill_trainer(job, 1)
             after = job.wait_running(jobs.generation(before), START_S)
-            self.assertEqual(jobs.generation(before) + 1, jobs.generation(after), "one recovery was enough")
+            late = jobs.generation(before) in harness.communication_alone(job.events())  # a fault before the kill
+            self.assertEqual(jobs.generation(before) + 1 + late, jobs.generation(after), "one recovery was enough")
             self.assert_like_plain(job)
 
     def test_a_death_before_the_first_commit_starts_everybody_anew(self):
