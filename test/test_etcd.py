@@ -136,14 +136,15 @@ class EtcdTest(JobTest):
             committed = jobs.committed(machines.nodes())
             etcd.send(signal.SIGSTOP, 0, 1, 2)
             self.assert_undisturbed(machines, after, 20)
-            self.assertGreater(jobs.committed(machines.nodes()), committed + 50, "training stood still")
+            machines.wait_until(lambda nodes: jobs.committed(nodes) > committed + 50, "training to go on", 60)
+            self.assert_undisturbed(machines, after, 0)
             etcd.send(signal.SIGCONT, 0, 1, 2)
             self.assert_undisturbed(machines, after, 8)
 
             machines.start(4, "--test-hooks")  # the control works: a node may join
             machines.wait_until(lambda nodes: 4 in jobs.spares(nodes), "another spare")
             left = [rank for rank in range(5) if rank != dead]
-            self.assertEqual([0] * len(left), [machines.machines[rank].wait_end() for rank in left])
+            self.assertEqual([0] * len(left), [machines.machines[rank].wait_end(300) for rank in left])
             run = record.read_run(machines.record_directory)
             compared = record.compare(run, reference_run(1, 3, **machines.size), machines.size["steps"], 3)
             self.assertEqual([], compared.differences)

@@ -15,7 +15,7 @@ LONG = {"steps": 1500, "device_ms": 12}
 class SuspectTest(JobTest):
     def shut(self, job, seat):
         """Every connection of that seat's trainer to others, from outside."""
-        pid = jobs.seats(job.nodes())[seat]["pid"]
+        pid = job.seat(seat)["pid"]
         fd = os.pidfd_open(pid)
         try:
             self.assertGreater(shut_connections(pid, fd), 0)
@@ -27,7 +27,7 @@ class SuspectTest(JobTest):
                 if event["kind"] == kind]
 
     def test_its_node_is_replaced_the_second_time_without_progress(self):
-        with self.job(size=LONG) as job:
+        with self.job("--deadline-ms", "9000", size=LONG) as job:
             before = job.wait_step(5)
             job.wait_spare()
             job.hold(3, "ack")  # no further step is committed
