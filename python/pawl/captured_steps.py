@@ -59,7 +59,7 @@ class CapturedSteps:
         left = None if last else self._protected.carried_gradient(self._done())
         if left is not None:
             if left.carries or left.blocks:
-                self._lag(left.name)
+                self._lag(left)
             return
         self.due = False
         self._windows.open(self._done(), self._protected.samples())
@@ -91,15 +91,17 @@ class CapturedSteps:
         if why is not None:
             raise Refused(f"step {resume} can't be restored: {why}, and start the job again")
 
-    def _lag(self, name: str) -> None:
+    def _lag(self, left: Left) -> None:
         """Says once in a while what protection waits for."""
         now = time.monotonic()
-        if now >= self._lag_due:
-            self._lag_due = now + LAG_AGAIN_S
-            script_exit.say(f"step {self._done()} is not captured: gradients are added up over several steps (as of "
-                            f"{name}): only the state after an optimizer's step is captured, and a loss goes back to "
-                            f"it. If the next step doesn't need them, drop them at the block's end: "
-                            f"optimizer.zero_grad()")
+        if now < self._lag_due:
+            return
+        self._lag_due = now + LAG_AGAIN_S
+        what = (f"gradients that an optimizer has used are added to by the next step, and not zeroed before (as of "
+                f"{left.name})" if left.used else f"gradients are added up over several steps (as of {left.name})")
+        script_exit.say(f"step {self._done()} is not captured: {what}: only the state after an optimizer's step is "
+                        f"captured, without gradients, and a loss goes back to it. If the next step doesn't need them, "
+                        f"drop them at the block's end: optimizer.zero_grad()")
 
     def _carried_after_all(self, left: Left) -> None:
         """The windows since then were opened because blocks had not added to such gradients before. A process that

@@ -3,8 +3,12 @@
 Only the state after an optimizer's step is captured, and gradients are not: after a loss they are zero. That is right
 if the next block zeroes them first, as where a generator's loss leaves gradients in the discriminator, and wrong if it
 adds to them, as where a script adds up over several blocks. Which of the two, the next block shows: at the first
-gradient that is added, and at the optimizer's step. What it showed counts for the blocks to come. Nothing else here
-talks to anybody; all calls come from the training thread.
+gradient that is added, and at the optimizer's step. What it showed counts for the blocks to come.
+
+Gradients that an optimizer has used are left by most scripts, and zeroed by the next block. They count as harmless
+until a block adds to one of them, or lets an optimizer use it again. Their values are read where torch has counted a
+write since, and at that moment: never in each step. Nothing here talks to anybody; all calls come from the training
+thread.
 """
 from __future__ import annotations
 
@@ -17,10 +21,24 @@ from typing import Any
 
 from pawl import sharded
 
+SAMPLED = 64  # elements of a gradient
+
+
+@dataclass(slots=True, eq=False)
+class _Used:
+    """What was known of a gradient when it had done its work."""
+
+    gradient: Any  # weakly
+    writes: tuple[int, int]
+    zero: bool
+
+    def is_still(self, gradient: Any) -> bool:
+        return gradient is not None and self.gradient() is gradient and sharded.writes_of(gradient) == self.writes
+
 
 @dataclass
 class Left:
-    """A gradient that no optimizer has used yet, at the end of a block."""
+    """A gradient at the end of a block."""
 
     name: str
     parameter: Any
@@ -29,6 +47,7 @@ class Left:
     gradient: Any = None  # weakly
     blocks: int = 0  # so many more have passed it by
     carries: bool | None = None  # the next block adds to what such blocks leave; None: not known yet
+    used: bool = False  # by an optimizer; else by none yet
 
 
 class LeftGradients:
@@ -37,9 +56,13 @@ class LeftGradients:
 
     def __init__(self) -> None:
         self.on_carried: Callable[[Left], None] = lambda _: None
-        self._used: dict[int, tuple[Any, tuple[int, int]]] = {}  # gradients that have done their work, or are zero
+        self._used: dict[int, _Used] = {}  # gradients that have done their work, or are zero
         self._stepped: set[int] = set()              # parameters whose optimizers stepped in this block
         self._pending: dict[int, Left] = {}
+        self._over: dict[int, tuple[Left, _Used]] = {}  # used ones that the block before has left
+        self._added: dict[int, tuple[Left, Any]] = {}   # of those, to which this block has added, it seems
+        self._keeps: set[int] = set()                # parameters whose used gradients a block has added to
+        self._zeroed: set[int] = set()               # those whose used gradients a block was seen to zero in place
         self._carries: dict[tuple[int, bool], bool] = {}  # what the next block did, for each parameter and `stepped`
         self._hooked: set[int] = set()
 
@@ -53,16 +76,17 @@ class LeftGradients:
     @contextlib.contextmanager
     def put_elsewhere(self, parameters: Iterable[Any]) -> Iterator[None]:
         """Gradients that get other memory meanwhile, and the same values, are as used as they were."""
-        used = [each for each in parameters if self._is_used(each)]
+        used = [(each, self._used[id(each)].zero) for each in parameters if self._is_used(each)]
         yield
-        for parameter in used:
-            self._note_used(parameter)
+        for parameter, zero in used:
+            self._note_used(parameter, zero)
 
-    def about_to_step(self, optimizer: Any) -> None:
-        """It uses the gradients that are there."""
-        if self._pending:
+    def about_to_step(self, optimizer: Any, computes: bool = False) -> None:
+        """It uses the gradients that are there; `computes`: or a closure's, which are not there yet."""
+        if self._pending or self._over or self._added:
             for parameter in _parameters(optimizer):
                 self._decide(id(parameter))
+                self._decide_used(id(parameter), again=not computes)
 
     def first(self, trained: Iterable[tuple[str, Any]], step: int) -> Left | None:
         """At the end of that step's block: the first gradient that the next block adds to, or may."""
@@ -72,33 +96,51 @@ class LeftGradients:
                 left = self._left(name, parameter, step)
                 if left.carries is not False:
                     found = found or left
-            elif id(parameter) in self._pending:
+                continue
+            if id(parameter) in self._pending:
                 self._decide(id(parameter))
+            self._decide_used(id(parameter), again=False)
+            if self._leaves_used(name, parameter, step):
+                found = found or self._over[id(parameter)][0]
         self._stepped.clear()
         return found
 
     def forget(self) -> None:
         """The gradients are gone. What blocks do to them stays known."""
         self._pending.clear()
+        self._over.clear()
+        self._added.clear()
         self._used.clear()
         self._stepped.clear()
 
-    def _note_used(self, parameter: Any) -> None:
-        self._used[id(parameter)] = (weakref.ref(parameter.grad), sharded.writes_of(parameter.grad))
+    def _note_used(self, parameter: Any, zero: bool = False) -> None:
+        self._used[id(parameter)] = _Used(weakref.ref(parameter.grad), sharded.writes_of(parameter.grad), zero)
 
     def _is_used(self, parameter: Any) -> bool:
-        used, writes = self._used.get(id(parameter), (None, (0, 0)))
-        gradient = parameter.grad
-        return (used is not None and gradient is not None and used() is gradient and
-                sharded.writes_of(gradient) == writes)
+        used = self._used.get(id(parameter))
+        return used is not None and used.is_still(parameter.grad)
 
     def _has_left(self, parameter: Any) -> bool:
         if parameter.grad is None or self._is_used(parameter):
             return False
         if holds_something(parameter.grad):
             return True
-        self._note_used(parameter)
+        self._note_used(parameter, zero=True)
         return False
+
+    def _leaves_used(self, name: str, parameter: Any, step: int) -> bool:
+        """Whether it has a gradient that was used, is not zero, and that such blocks have added to."""
+        key = id(parameter)
+        used = self._used.get(key)
+        if used is None or used.zero or not used.is_still(parameter.grad):
+            self._over.pop(key, None)
+            return False
+        if key not in self._over or self._over[key][1] is not used:
+            self._over[key] = (Left(name, parameter, stepped=True, step=step, used=True), used)
+            self._hook(parameter)
+        left = self._over[key][0]
+        left.carries = key in self._keeps
+        return left.carries
 
     def _left(self, name: str, parameter: Any, step: int) -> Left:
         key = id(parameter)
@@ -106,19 +148,65 @@ class LeftGradients:
         if left is None:
             left = self._pending[key] = Left(name, parameter, key in self._stepped, step,
                                               weakref.ref(parameter.grad))
-            if key not in self._hooked and parameter.requires_grad:
-                self._hooked.add(key)
-                if sharded.is_dtensor(parameter):  # FSDP2 calls those hooks alone
-                    parameter.register_post_accumulate_grad_hook(
-                        functools.partial(_after_it_came, weakref.ref(self), key))
-                else:
-                    parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
+            self._hook(parameter)
         else:
             left.blocks += 1
         left.carries = self._carries.get((key, left.stepped))
         if key not in self._hooked:
             left.carries = True  # nobody would see it
         return left
+
+    def _hook(self, parameter: Any) -> None:
+        key = id(parameter)
+        if key in self._hooked or not parameter.requires_grad:
+            return
+        self._hooked.add(key)
+        if sharded.is_dtensor(parameter):  # FSDP2 calls those hooks alone
+            parameter.register_post_accumulate_grad_hook(functools.partial(_after_it_came, weakref.ref(self), key))
+        parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
+
+    def _see_added(self, key: int, came: bool = False) -> None:
+        """A new gradient of the parameter is about to be added to one that was used before, if that is still there.
+        That it is there afterwards, too, _decide_used() sees: torch.autograd.grad() adds to none. `came`: as of
+        _decide(); by one write of FSDP2's into what this rank has, and zeroing would be another."""
+        left, used = self._over.pop(key, (None, None))
+        gradient = left.parameter.grad if left is not None else None
+        if left is None or used is None or gradient is None or used.gradient() is not gradient:
+            return
+        if came:
+            kept = sharded.writes_of(gradient) == (used.writes[0], used.writes[1] + 1)
+        else:
+            kept = holds_something(gradient) if used.is_still(gradient) else self._is_kept_by_write(key, gradient)
+        if kept and _grad_mode():  # backward(create_graph=True) makes another gradient of the two
+            self._keep(left)
+        elif kept:
+            self._added[key] = left, weakref.ref(gradient)
+
+    def _decide_used(self, key: int, again: bool) -> None:
+        """`again`: an optimizer is about to use what gradients there are."""
+        left, gradient = self._added.pop(key, (None, None))
+        if left is not None and gradient is not None and gradient() is left.parameter.grad:
+            self._keep(left)
+        if again and key in self._over:
+            left, used = self._over.pop(key)
+            if used.is_still(left.parameter.grad) and holds_something(left.parameter.grad):
+                self._keep(left)
+
+    def _keep(self, left: Left) -> None:
+        key = id(left.parameter)
+        if key not in self._keeps:
+            self._keeps.add(key)
+            self.on_carried(left)
+
+    def _is_kept_by_write(self, key: int, gradient: Any) -> bool:
+        """Who writes a used gradient zeroes it, as good as always: where a block has done so, some elements show
+        whether it was done again."""
+        if key in self._zeroed:
+            return holds_something(_some_of(gradient))
+        if holds_something(gradient):
+            return True
+        self._zeroed.add(key)
+        return False
 
     def _decide(self, key: int, came: bool = False) -> None:
         """`came`: the next gradient is there already. FSDP2 adds it to the one that it finds."""
@@ -138,14 +226,18 @@ class LeftGradients:
 
 def _before_it_is_added(left: Any, key: int, _gradient: Any) -> None:
     """A hook of torch: the parameter has the gradient that it had."""
-    if left() is not None:
-        left()._decide(key)
+    known = left()
+    if known is not None and (known._pending or known._over):
+        known._decide(key)
+        known._see_added(key)
 
 
 def _after_it_came(left: Any, key: int, _parameter: Any) -> None:
     """A hook of torch: the parameter has the gradient that it had, with the new one added, or else the new one."""
-    if left() is not None:
-        left()._decide(key, came=True)
+    known = left()
+    if known is not None and (known._pending or known._over):
+        known._decide(key, came=True)
+        known._see_added(key, came=True)
 
 
 def holds_something(gradient: Any) -> bool:
@@ -158,6 +250,20 @@ def holds_something(gradient: Any) -> bool:
         return bool(values.any())
     except (RuntimeError, NotImplementedError):
         return True  # as far as anybody can tell
+
+
+def _grad_mode() -> bool:
+    import torch
+    return torch.is_grad_enabled()
+
+
+def _some_of(gradient: Any) -> Any:
+    """A few of its elements, from all over it; of one that is sparse or has gaps, all."""
+    values = sharded.memory_of(gradient.detach())
+    if str(values.layout) != "torch.strided" or not values.is_contiguous():
+        return values
+    flat = values.view(-1)
+    return flat[::max(1, flat.numel() // SAMPLED)]
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -487,10 +487,11 @@ class OptimizerWatch:
             handle.remove()
         self._handles = []
 
-    def _before(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+    def _before(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if self._protected.owns(optimizer):
             self._before_update()
-            return self._protected.gradients.about_to_step(optimizer)
+            computes = any(map(callable, (*arguments, *keywords.values())))
+            return self._protected.gradients.about_to_step(optimizer, computes)
         name = self._protected.first_shared(optimizer)
         if name is not None:
             raise Refused(f"{type(optimizer).__name__} changes {name}, which is protected, but the optimizer isn't: "

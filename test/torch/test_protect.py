@@ -15,6 +15,7 @@ import sys
 import tempfile
 import types
 import unittest
+import warnings
 import zlib
 from unittest import mock
 
@@ -300,6 +301,91 @@ class WrittenTest(unittest.TestCase):
             optimizer.zero_grad()
             model(torch.randn(8, 4)).sum().backward()
             self.assertEqual(("0.weight", carries), self.left(protected))
+
+    def used(self, how, blocks=5, seen=None):
+        """Names that were told after each of some blocks of a script that does this with what was used."""
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        watch = protect.OptimizerWatch(protected, lambda: None)
+        self.addCleanup(watch.close)
+        told, counts = [], []
+        protected.gradients.on_carried = lambda left: told.append((left.name, left.step))
+        with mock.patch.object(left_gradients, "holds_something", side_effect=left_gradients.holds_something) as reads:
+            for block in range(1, blocks + 1):
+                how(block, model, optimizer)
+                left = protected.carried_gradient(block)
+                counts.append((len(told), left is not None))
+        if seen is not None:
+            seen.append(reads.call_count)
+        return told, counts
+
+    def step(self, model, optimizer):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+
+    def test_used_gradients_that_the_next_block_adds_to(self):
+        def each_second(block, model, optimizer):
+            self.step(model, optimizer)
+            if block % 2 == 0:
+                optimizer.zero_grad()
+        told, counts = self.used(each_second)
+        self.assertEqual([("0.bias", 1), ("0.weight", 1)], sorted(told)[:2])
+        self.assertEqual([(0, False), (6, False), (6, True), (6, False), (6, True)], counts)
+
+        def scaled(_block, model, optimizer):
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(0.5)
+            self.step(model, optimizer)
+        self.assertEqual([(0, False), (6, True)], self.used(scaled, blocks=2)[1])
+
+        def graph(_block, model, optimizer):
+            model(torch.randn(8, 4)).sum().backward(create_graph=True)
+            optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertEqual([(0, False), (6, True)], self.used(graph, blocks=2)[1])
+
+    def test_used_gradients_that_an_optimizer_uses_again(self):
+        def half(_block, model, optimizer):
+            model[2].bias.grad = torch.ones(2) if model[2].bias.grad is None else model[2].bias.grad
+            optimizer.step()
+        self.assertEqual([(0, False), (1, True)], self.used(half, blocks=2)[1])
+
+    def test_used_gradients_that_are_dropped_are_harmless(self):
+        def top(_block, model, optimizer):
+            optimizer.zero_grad()
+            self.step(model, optimizer)
+
+        def in_place(block, model, optimizer):
+            model.zero_grad(set_to_none=block == 4)
+            self.step(model, optimizer)
+
+        def closure(_block, model, optimizer):
+            def compute():
+                optimizer.zero_grad(set_to_none=False)
+                loss = model(torch.randn(8, 4)).sum()
+                loss.backward()
+                return loss
+            optimizer.step(compute)
+
+        def assigned(_block, model, optimizer):
+            found = torch.autograd.grad(model(torch.randn(8, 4)).sum(), list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), found, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+
+        def copied(_block, model, optimizer):
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter) if parameter.grad is None else parameter.grad.fill_(2)
+            optimizer.step()
+        seen = []
+        for how in (top, in_place, closure, assigned, copied):
+            with self.subTest(how=how.__name__):
+                self.assertEqual(([], [(0, False)] * 5), self.used(how, seen=seen))
+        self.assertEqual(0, seen[0], "what is dropped as torch does it is never read")
 
     def test_sparse_gradients(self):
         table = nn.Embedding(5, 2, sparse=True)

@@ -8,6 +8,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import torch  # noqa: E402
 from trap_job import TrapTest, harness  # noqa: E402
 
+USED_GRADIENTS = ("", "1") if hasattr(torch.cpu.Stream, "record_event") else ("",)  # torch 2.6 has no FSDP2 on CPUs
+
 
 class HabitTest(TrapTest):
     def test_a_scaler_that_is_switched_off(self):
@@ -77,6 +79,20 @@ class HabitTest(TrapTest):
     def test_a_generator_that_leaves_gradients_in_its_critic(self):
         said = self.equal("adversaries", "steps are committed by now", kill="1:9,0:12")
         self.assertNotIn("gradients are added up", said)
+
+    def test_used_gradients_that_are_zeroed_now_and_then(self):
+        for sharded in USED_GRADIENTS:
+            with self.subTest(sharded=sharded):
+                self.equal("used_gradients", "added to by the next step", "steps are committed by now", kill="1:7,0:11",
+                           TRAP_HOW="each fourth step", TRAP_SHARDED=sharded)
+
+    def test_used_gradients_that_are_zeroed_in_place(self):
+        for sharded in USED_GRADIENTS:
+            for how in ("in place", "after the block"):
+                with self.subTest(sharded=sharded, how=how):
+                    said = self.equal("used_gradients", "steps are committed by now", kill="1:9", TRAP_HOW=how,
+                                      TRAP_SHARDED=sharded)
+                    self.assertNotIn("is not captured", said)
 
     def test_state_that_outgrows_its_room(self):
         self.equal("long_history", "protection stands still", "the largest is state", kill="1:12")
