@@ -10,6 +10,7 @@ all the same. Nothing here talks to libpawl.
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -237,13 +238,18 @@ class Protected:
 
     def _refuse_lone_schedulers(self) -> None:
         """An optimizer's learning rates follow a scheduler that isn't protected: who takes a dead rank's place would
-        begin the schedule anew. torch marks the optimizer's step for each scheduler but ReduceLROnPlateau."""
-        scheduled = {id(each.optimizer) for each in self._schedulers()}
+        begin the schedule anew. torch marks the optimizer's step for each scheduler but ReduceLROnPlateau; others
+        beside one that is protected are found among all that live."""
+        known = list(self._schedulers())
+        scheduled = {id(each.optimizer) for each in known}
         for optimizer in self.optimizers:
-            if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and id(optimizer) not in scheduled:
-                raise Refused(f"a scheduler sets the learning rates of {type(optimizer).__name__}, and it isn't "
-                              f"protected: after a loss one rank would begin the schedule anew. Call "
-                              f"job.protect(..., scheduler)")
+            lone = _lone_scheduler(optimizer, known)
+            marked = getattr(optimizer.step, "_wrapped_by_lr_sched", False) and id(optimizer) not in scheduled
+            if lone is not None or marked:
+                raise Refused(f"{_article(lone or 'scheduler')} sets the learning rates of {type(optimizer).__name__}, "
+                              f"and it isn't protected: after a loss one rank would begin the schedule anew. Call "
+                              f"job.protect(..., scheduler)"
+                              + (" with each scheduler that the optimizer has" if scheduled else ""))
 
     def _schedulers(self) -> Iterator[Any]:
         """Those that are protected, also inside of other things."""
@@ -257,7 +263,7 @@ class Protected:
             inside: Iterable[Any] = ()
             if isinstance(thing, LRScheduler):
                 yield thing
-                inside = getattr(thing, "_schedulers", ())
+                inside = vars(thing).values()  # such as those of a SequentialLR
             elif isinstance(thing, (list, tuple, dict)):
                 inside = thing.values() if isinstance(thing, dict) else thing
             elif hasattr(thing, "__dict__") and not _is_tensor(thing) and not hasattr(thing, "param_groups"):
@@ -731,6 +737,19 @@ def refuse_sharded(module: torch.nn.Module) -> None:
                           f"can't be protected: use FSDP2, torch.distributed.fsdp.fully_shard()")
         if type(each).__module__.startswith("torch.distributed.pipelining"):
             raise Refused(f"{path or type(module).__name__} is a pipeline stage, which can't be protected yet")
+
+
+def _lone_scheduler(optimizer: Any, known: list[Any]) -> str | None:
+    """The kind of a living scheduler of this optimizer that isn't one of these."""
+    from torch.optim.lr_scheduler import LRScheduler
+    gc.collect()
+    known_ids = {id(each) for each in known}
+    return next((type(each).__name__ for each in gc.get_objects() if issubclass(type(each), LRScheduler) and
+                 vars(each).get("optimizer") is optimizer and id(each) not in known_ids), None)
+
+
+def _article(noun: str) -> str:
+    return ("an " if noun[0] in "AEIOU" else "a ") + noun
 
 
 def _is_tensor(value: Any) -> bool:
