@@ -46,7 +46,7 @@ def set_current_job(job: Job | None) -> None:
 
 
 class StepObserver(Protocol):
-    """Is told about each step's block. A drill has one (drill_record.py), and rank 0 in the first steps
+    """Is told about each step's block. A drill has one (drill_record.py), and so has each other job
     (look_around.py)."""
 
     def entering(self, job: Job, step: Step, loop: FrameType) -> None:

@@ -75,7 +75,7 @@ class ManagedJob(Job):
         self.cut_short = False       # since the last step's end, something of the script was
         self.generation, self._done = seat.generation, seat.resume_step
         self._look_around: LookAround | None = None
-        if seat.rank == 0 and not seat.resume_step and not drill_record.recording:
+        if not drill_record.recording:
             self._look_around = LookAround(self._protected, script_exit.say)
             observe_steps(self._look_around)
         self._watch = OptimizerWatch(self._protected, self._before_update)
@@ -167,6 +167,8 @@ class ManagedJob(Job):
                 script_exit.say(f"{name} was cut short by a loss: {type(error).__name__}: {error}")
             finally:
                 self._asides -= 1
+                if self._look_around is not None:
+                    self._look_around.aside()
                 self._progress(Phase.ASIDE)
 
     def _step_for_data(self) -> int | None:

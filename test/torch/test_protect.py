@@ -972,12 +972,83 @@ class LookAroundTest(unittest.TestCase):
                 average += 0.1
                 best -= 1.0
                 protected_too["seen"] += 1
-        self.assertEqual(1, len(said), said)
+        self.assertEqual(1, len([words for words in said if "average" in words]), said)
         self.assertIn("average (tensor float32[3])", said[0])
         self.assertIn("best (", said[0])
         self.assertIn("kept (", said[0])
         for harmless in ("loss", "data", "protected_too", "model", "optimizer", "step (", "drawn", "points"):
             self.assertNotIn(harmless, said[0].partition(". What")[0])
+
+
+    def looking(self, protected=None):
+        """(one who looks, what it says)"""
+        said = []
+        around = look_around.LookAround(protected or protect.Protected(0, 1), said.append)
+        job_module.observe_steps(around)
+        self.addCleanup(job_module.observe_steps, None)
+        return around, said
+
+    def test_what_first_changes_later(self):
+        around, said = self.looking()
+        plain = pawl.Job(0, 1, 0, torch.device("cpu"))
+        plain._place = types.SimpleNamespace(epoch=0)
+        rate, patience, seen, told = 1.0, 3, 0, {}
+        for step in plain.steps(40):
+            with step:
+                self.assertLess(rate - patience - seen, 9)
+            if said:
+                told[int(step)] = said.pop()
+            if step == 5:
+                rate /= 4
+                plain._place.epoch = 1
+            if step == 9:
+                with plain.aside():
+                    patience -= 1
+                around.aside()  # as a job under pawl does it
+            if step == 12:
+                seen += 1
+        self.assertEqual({6: "rate (0.25)", 10: "patience (2)", 16: "seen (1)"},
+                         {step: words.partition("protected: ")[2].partition(". What")[0]
+                          for step, words in told.items()})
+
+    def test_looks_that_take_long_become_rare(self):
+        for taken, count in ((0.0, 200), (1.0, look_around.LOOKS_FREE)):
+            around, _ = self.looking()
+            around._look = lambda _loop, around=around, taken=taken: setattr(around, "_taken_s", taken)
+            plain = pawl.Job(0, 1, 0, torch.device("cpu"))
+            for step in plain.steps(201):
+                around.aside()
+                around._taken_s = taken if around._looks else 0.0
+                with step:
+                    pass
+            self.assertEqual(count, around._looks)
+
+    def test_what_matters_is_told_first_and_by_object(self):
+        class AverageMeter:
+            def __init__(self):
+                self.sum, self.count, self.avg = 0.0, 0, 0.0
+
+        class Stopper:
+            def __init__(self):
+                self.patience, self.best = 9, 9.0
+        _, said = self.looking()
+        a, b, c, d, e, f, g, h = meters = [AverageMeter() for _ in range(8)]
+        stopper, train_loss, rate, notes = Stopper(), 0.0, 1.0, {"x": 1, "y": 2}
+        plain = pawl.Job(0, 1, 0, torch.device("cpu"))
+        for step in plain.steps(4):
+            with step:
+                for meter in (a, b, c, d, e, f, g, h, *meters):
+                    meter.sum, meter.count, meter.avg = meter.sum + 1.0, meter.count + 1, meter.avg + 1.0
+                stopper.patience, stopper.best = stopper.patience - 1, stopper.best - 1.0
+                train_loss, rate = train_loss + 1.0, rate / 2
+                notes["x"], notes["y"] = notes["x"] + 1, notes["y"] + 1
+                del meter
+        told = said[0].partition("protected: ")[2].partition(". What")[0]
+        first, _, rest = told.partition("a (AverageMeter: sum, count, avg)")
+        for words in ("notes (['x'], ['y'])", "rate (0.25)", "stopper (Stopper: patience, best)"):
+            self.assertIn(words, first)
+        self.assertIn("b (AverageMeter: sum, count, avg)", rest)
+        self.assertTrue(rest.endswith(" and 4 more"), told)
 
 
 class SchedulerTest(unittest.TestCase):
