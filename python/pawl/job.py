@@ -219,11 +219,15 @@ class Job:
         total = loaders.steps_in(place, epochs, steps)
         if first:
             place.seek(done)
+        lengths = loaders.Lengths(place) if steps is None else None
         try:
             for step in self.steps(total, done):
                 if not step.rehearsal:
                     loaders.refuse_elsewhere(place, int(step))
-                yield step, place.next()
+                batch = place.next()
+                if lengths is not None and not step.rehearsal and (changed := lengths.change()):
+                    script_exit.say(changed)
+                yield step, batch
         finally:
             place.close()
 

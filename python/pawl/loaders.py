@@ -126,6 +126,25 @@ def steps_in(place: Place, epochs: int | None, steps: int | None) -> int:
     return min(limits)
 
 
+class Lengths:
+    """Of a loop's epochs, where the loop was given nothing but their number: it does so many steps as if each was as
+    long as the first."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._length, self._epoch, self._told = place, place.length(), place.epoch, False
+
+    def change(self) -> str | None:
+        """Told once. With each batch, cheap."""
+        if self._told or self._place.epoch == self._epoch:
+            return None
+        self._epoch, length = self._place.epoch, self._place.length()
+        if length == self._length:
+            return None
+        self._told = True
+        return (f"epoch {self._epoch} has {length} batches where the first one had {self._length}: a loop over epochs= "
+                f"counts each like the first. Say how many steps it shall do: job.batches(loader, steps=N)")
+
+
 def refuse_elsewhere(place: Place, step: int) -> None:
     """The step is about to get its batch. Fails: Refused, if that isn't the batch of this step."""
     for each in place.places if isinstance(place, JointPlace) else [place]:
@@ -238,6 +257,7 @@ class IndexedPlace:
         self.loader = loader
         self.epoch = self.total = 0
         self._given = 0  # batches of this epoch
+        self._announced: int | None = None  # the epoch that set_epoch() was called with last, in this process
         self._begin: dict[str, Any] | None = None  # the random state with which the epoch's order began; None: not yet
         self._iterator: Any = None
         self._found: list[Any] = []  # the samplers' states, when their order was found again
@@ -290,13 +310,21 @@ class IndexedPlace:
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
-        if saved["length"] != self.length():
-            raise Refused(f"the {type(self.loader).__name__} gave {saved['length']} batches in an epoch, and in this "
-                          f"process gives {self.length()}: every process must have the same data")
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
         self.total, self._digest = saved["total"], saved["digest"]
+        if self._begin is not None and self._announced != self.epoch:  # it may make the epoch's list of batches
+            now = volatile_state.save_random()
+            self._announce()
+            volatile_state.load_random(now)
+        if saved["length"] != self.length():
+            raise Refused(f"the {type(self.loader).__name__} gave {saved['length']} batches in epoch {self.epoch}, and "
+                          f"in this process gives {self.length()}: every process must have the same data")
         self._put_samplers_back(saved["samplers"])
         self._own.load(saved["dataset"])
+
+    def _announce(self) -> None:
+        self._announced = self.epoch
+        _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
         for each, state in zip(self._samplers, saved, strict=True):
@@ -305,7 +333,7 @@ class IndexedPlace:
     def _reopen(self) -> None:
         order = _Order(self._order, self._indices)
         if self._begin is None:
-            _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
+            self._announce()
             self._iterator = _open(self.loader, order)
             return
         now, own = volatile_state.save_random(), self._own.states()

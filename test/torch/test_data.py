@@ -698,6 +698,52 @@ class PlaceTest(unittest.TestCase):
         with self.assertRaisesRegex(pawl.Refused, "Buckets shuffles a list of its own in place"):
             loaders.place_in(DataLoader(range(5000), batch_size=4, sampler=Buckets(5000))).next()
 
+    def test_a_batch_sampler_whose_epochs_are_of_other_lengths(self):
+        class Epochs:
+            """Makes the list of an epoch, which is too long to be kept in the second case."""
+
+            def __init__(self, size):
+                self.size = size
+                self.set_epoch(0)
+
+            def set_epoch(self, epoch):
+                generator = torch.Generator().manual_seed(epoch)
+                self.batches = torch.randperm(self.size, generator=generator)[:self.size - epoch].split(4)
+                self.batches = [each.tolist() for each in self.batches]
+
+            def __iter__(self):
+                return iter(self.batches)
+
+            def __len__(self):
+                return len(self.batches)
+
+        def given(size, steps, loss, anew):
+            place, found = loaders.place_in(DataLoader(range(5000), batch_sampler=Epochs(size))), []
+            for step in range(steps):
+                if step == loss:
+                    saved = tagged_values.dumps("", place.part("").save())
+                    if anew:
+                        place = loaders.place_in(DataLoader(range(5000), batch_sampler=Epochs(size)))
+                    place.next()
+                    place.part("").load(tagged_values.loads(saved))
+                found.append(place.next().tolist())
+            return found
+        for size, steps, losses in ((9, 9, (0, 2, 3, 4, 5, 8)), (4801, 1203, (1202,))):
+            plain = given(size, steps, None, False)
+            for loss in losses:
+                for anew in (False, True):
+                    with self.subTest(size=size, loss=loss, anew=anew):
+                        self.assertEqual(plain, given(size, steps, loss, anew))
+
+    def test_epochs_of_other_lengths_are_told_where_the_loop_counts_epochs(self):
+        place = types.SimpleNamespace(epoch=0, length=lambda: 3 if place.epoch < 2 else 2)
+        lengths, told = loaders.Lengths(place), []
+        for place.epoch in (0, 0, 1, 1, 2, 3):
+            told.append(lengths.change())
+        self.assertEqual([None] * 4, told[:4])
+        self.assertIn("epoch 2 has 2 batches where the first one had 3", told[4])
+        self.assertIsNone(told[5])
+
     def test_a_sampler_that_gives_other_indices_again(self):
         place = loaders.place_in(DataLoader(Blurred(), batch_size=4, sampler=Hidden()))
         for _ in range(8):
@@ -883,7 +929,7 @@ class PlaceTest(unittest.TestCase):
             loaders.refuse_elsewhere(place, 3)
         saved = place.part("").save()
         other = loaders.place_in(DataLoader(Blurred(), batch_size=5))
-        with self.assertRaisesRegex(pawl.Refused, "gave 6 batches in an epoch, and in this process gives 5"):
+        with self.assertRaisesRegex(pawl.Refused, "gave 6 batches in epoch 0, and in this process gives 5"):
             other.part("").load(saved)
 
     def test_how_many_steps(self):

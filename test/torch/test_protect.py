@@ -1080,12 +1080,12 @@ class SchedulerTest(unittest.TestCase):
         lone = constant(optimizer)
         found = protect.Protected(0, 1)
         found.add([model, optimizer], {"best": 1.0})
-        with self.assertRaisesRegex(pawl.Refused, "a ConstantLR sets the learning rates of SGD, and it isn't protected"):
+        with self.assertRaisesRegex(pawl.Refused, "a ConstantLR sets the learning rates of SGD, and it isn.t"):
             found.refuse_unready()
         found.add([lone], None)
         found.refuse_unready()
         for other in (torch.optim.swa_utils.SWALR, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            beside = [other(optimizer, *([0.01] if other is torch.optim.swa_utils.SWALR else []))]
+            beside = [other(optimizer, **({"swa_lr": 0.1} if other.__name__ == "SWALR" else {}))]
             with self.assertRaisesRegex(pawl.Refused, f"an? {other.__name__} sets .* with each scheduler"):
                 found.refuse_unready()
             elsewhere = torch.optim.swa_utils.SWALR(torch.optim.SGD(model.parameters(), lr=0.1), 0.01)
