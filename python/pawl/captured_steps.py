@@ -16,6 +16,7 @@ from pawl.errors import Recover, Refused, Stop
 from pawl.left_gradients import Left
 from pawl.losses import Losses
 from pawl.protect import STEPS_BEFORE_SEAL, Protected
+from pawl.replicas import Replicas
 from pawl.windows import Windows
 
 LAG_AGAIN_S = 60.0
@@ -23,9 +24,10 @@ LAG_AGAIN_S = 60.0
 
 class CapturedSteps:
     def __init__(self, protected: Protected, state: DeclaredState, windows: Windows, losses: Losses,
-                 done: Callable[[], int]) -> None:
+                 replicas: Replicas, done: Callable[[], int]) -> None:
         """`done`: the last step that is done."""
         self._protected, self._state, self._windows, self._losses, self._done = protected, state, windows, losses, done
+        self.replicas = replicas
         self.due = False      # the state of the last step has no window yet
         self._fenced = False  # in this block: the window is closed
         self._lag_due = 0.0   # when it is said again that no state is captured
@@ -34,6 +36,7 @@ class CapturedSteps:
     def begin(self, number: int, first_done: int) -> None:
         """The loop comes for step `number`; the state of the step before is captured from here on, so that whatever the
         loop does now is done again after a loss."""
+        self.replicas.see_answer()
         self._protected.reshard()
         if not self._state.sealed:
             if number - first_done == STEPS_BEFORE_SEAL:
@@ -63,6 +66,8 @@ class CapturedSteps:
             return
         self.due = False
         self._windows.open(self._done(), self._protected.samples())
+        if not last:
+            self.replicas.compare(self._done(), self._state.held)
 
     def enter_block(self) -> None:
         self._fenced = False

@@ -45,8 +45,11 @@ from pawl.losses import Losses
 from pawl.membership import Membership
 from pawl.protect import STEPS_BEFORE_SEAL, OptimizerWatch, Protected, modes, no_optimizer, put_modes_back
 from pawl.rehearsal import captured_output, rehearsal_steps
+from pawl.replicas import Replicas
 from pawl.windows import Windows
 from pawl.witness import CARRIED_STEP, Witness
+
+REPLICAS_END_S = 5.0
 
 
 class ManagedJob(Job):
@@ -63,7 +66,10 @@ class ManagedJob(Job):
         self._acts = CommitActs(self._after_commit)
         windows = Windows(trainer, script_exit.say)
         self._state = DeclaredState(trainer, self._protected, windows, state_bytes, self._own_parts)
-        self._captured = CapturedSteps(self._protected, self._state, windows, self._losses, lambda: self._done)
+        warns = on_mismatch == "warn" or drill_record.recording  # a drill compares by itself
+        replicas = Replicas(self._protected, trainer, script_exit.say, warns)
+        self._captured = CapturedSteps(self._protected, self._state, windows, self._losses, replicas,
+                                       lambda: self._done)
         self._layouts: reducers.Layouts | None = None  # since the layout is declared
         self._rehearsed = rehearsed
         self._first_done = 0         # steps that the script's checkpoint had done
@@ -79,7 +85,6 @@ class ManagedJob(Job):
             self._look_around = LookAround(self._protected, script_exit.say)
             observe_steps(self._look_around)
         self._watch = OptimizerWatch(self._protected, self._before_update)
-        warns = on_mismatch == "warn" or drill_record.recording  # a drill compares by itself
         self._witness = Witness(lambda: self._losses.failure() is None, script_exit.say if warns else None)
         self._loaders = data_position.LoaderWatch(self._protected, self._step_for_data)
         self._member = Membership(trainer, seat, timeout)
@@ -384,6 +389,7 @@ class ManagedJob(Job):
             self._member.build.check(self._state.held)
             self._state.check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
             self._member.restore()
+            self._captured.replicas.restored(resume)
             self._member.open_groups(self._state.gradient_order())
         elif groups.failed():
             raise Recover(groups.failed())  # while the model was built: what others sent has not arrived
@@ -398,7 +404,7 @@ class ManagedJob(Job):
         random = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
         self._layouts = reducers.Layouts(self._protected.ddp_modules(), groups.alone)
         return [random, self._layouts.part(), self._protected.gradients_part(), self._witness.part(),
-                self._member.build.part(), self._acts.part()]
+                self._captured.replicas.part(), self._member.build.part(), self._acts.part()]
 
     # The end.
 
@@ -466,6 +472,6 @@ class ManagedJob(Job):
         compiling.watch.close()
         groups.fail("this process ends")
         groups.close_generation()  # who waits for this rank in a collective is freed now
-        if well:
+        if well and self._captured.replicas.end(REPLICAS_END_S):  # nobody may be inside
             groups.use_library(None, 0)
             self._trainer.detach()

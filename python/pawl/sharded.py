@@ -158,6 +158,13 @@ def reset(modules: list[Any]) -> None:
     reshard(modules)
 
 
+def has_replicas(modules: list[Any]) -> bool:
+    """Whether all of them are HSDP's: the first dimension of their meshes is that of the replicas."""
+    infos = [group.mesh_info for group in _groups(modules)]
+    return bool(infos) and all(getattr(each, "replicate_mesh_dim", None) == 0 and
+                               getattr(each, "shard_mesh_dim", None) is not None for each in infos)
+
+
 def _roots(modules: list[Any]) -> list[Any]:
     """The states of the outermost modules, which the first step finds; those may be around the ones given here."""
     contexts = {id(context): context for context in (each._get_fsdp_state()._state_ctx for each in modules)}

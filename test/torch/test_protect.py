@@ -46,6 +46,7 @@ from pawl import (  # noqa: E402
     protect,
     reducers,
     rehearsal_guard,
+    replicas,
     same_script,
     script_exit,
     second_step,
@@ -477,7 +478,7 @@ class WindowTest(unittest.TestCase):
         job._losses, job._member = losses.Losses(job._trainer), types.SimpleNamespace(late=False)
         job._state = declared_state.DeclaredState(job._trainer, job._protected, self.windows, 0, list)
         job._captured = captured_steps.CapturedSteps(job._protected, job._state, self.windows, job._losses,
-                                                     lambda: job._done)
+                                                     mock.Mock(), lambda: job._done)
         job._state.seal(Calls())
         job._witness = witness.Witness()
         job._captured.due = True
@@ -1150,6 +1151,143 @@ class BuiltAlikeTest(unittest.TestCase):
             else:
                 with self.assertRaisesRegex(pawl.Refused, "powerSGD_hook has a state .PowerSGDState."):
                     protected.refuse_unready()
+
+
+class ReplicasTest(unittest.TestCase):
+    """Two ranks in one process."""
+
+    class Store:
+        def __init__(self):
+            self.values = {}
+
+        def rendezvous_compare_set(self, key, expected, desired):
+            return self.values.setdefault(key, desired)
+
+        def rendezvous_set(self, key, value):
+            self.values[key] = value
+
+        def rendezvous_get(self, key, timeout_s):
+            return self.values[key]
+
+    def setUp(self):
+        self.enterContext(one_process_group())
+
+    def ranks(self, wrap=True, optimizer=torch.optim.AdamW, warns=False):
+        self.store, self.said, found = self.Store(), [], []
+        for rank in (0, 1):
+            model = small()
+            model = nn.parallel.DistributedDataParallel(model) if wrap else model
+            protected = protect.Protected(rank, 1)
+            protected.add([model, optimizer(model.parameters(), lr=0.1)], None)
+            train(model, protected.optimizers[0])
+            found.append((protected, replicas.Replicas(protected, self.store, self.said.append, warns),
+                          protected.held()))
+        return found
+
+    def compare(self, ranks, step):
+        for _, each, held in ranks:
+            each.compare(step, held)
+            self.assertTrue(each.end(60.0))
+            each.see_answer()
+
+    def change(self, ranks, name, by):
+        held = next(each for each in ranks[1][2] if f"{each.name} {each.role}" == name)
+        held.tensor.detach().view(-1)[0].mul_(by)
+
+    def restored(self, ranks):
+        """The second rank is another process from here on."""
+        saved = ranks[1][1].part().save()
+        other = replicas.Replicas(ranks[1][0], self.store, self.said.append, warns=False)
+        other.part().load(saved)
+        ranks[1] = (ranks[1][0], other, ranks[1][2])
+        for _, each, _ in ranks:
+            each.restored(6)
+        self.store.values.clear()
+
+    def test_a_difference_after_a_loss_is_an_error(self):
+        for change, words in (
+                (lambda ranks: self.change(ranks, "2.bias exp_avg", 1.01), r"ranks 0 and 1 .*: 2.bias \(exp_avg\)"),
+                (lambda ranks: self.change(ranks, "2.bias step", 0), r": 2.bias \(step\)"),
+                (lambda ranks: ranks[1][0].optimizers[0].param_groups[0].update(lr=0.2), "lr of AdamW is 0.1 and 0.2"),
+                (lambda ranks: ranks[1][0].optimizers[0].param_groups[0].update(betas=(0.9, 0.9)), "betas of AdamW")):
+            ranks = self.ranks()
+            self.compare(ranks, 5)
+            self.restored(ranks)
+            self.compare(ranks, 7)
+            change(ranks)
+            with self.assertRaisesRegex(pawl.Refused, f"after step 8 .*{words}"):
+                self.compare(ranks, 8)
+            self.assertEqual([], self.said)
+
+    def test_what_differs_before_a_loss_is_the_scripts_own_doing(self):
+        ranks = self.ranks()
+        self.change(ranks, "2.bias weight", 1.01)
+        self.compare(ranks, 5)
+        self.assertIn("differ in what DDP and replicas have alike: 2.bias (weight)", self.said[0])
+        self.compare(ranks, 6)
+        self.restored(ranks)
+        self.compare(ranks, 7)
+        self.change(ranks, "2.bias exp_avg", 1.01)
+        self.compare(ranks, 8)
+        self.assertEqual(2, len(self.said), "each is told once; nobody knows that the others were equal")
+
+    def test_what_may_differ(self):
+        ranks = self.ranks()
+        self.compare(ranks, 5)
+        self.restored(ranks)
+        for name in ("1.running_mean/rank1 buffer", "1.num_batches_tracked/rank1 buffer"):
+            self.change(ranks, name, 3)
+        self.change(ranks, "0.weight weight", 1 + 1e-6)  # as another processor may round
+        self.compare(ranks, 7)
+        for wrap, optimizer in ((False, torch.optim.AdamW), (True, self.partitioned)):
+            ranks = self.ranks(wrap, optimizer)
+            self.compare(ranks, 5)
+            self.restored(ranks)
+            self.change(ranks, "2.bias exp_avg", 3)
+            self.compare(ranks, 7)
+        self.assertEqual([], self.said)
+
+    def test_settings_of_ranks_that_have_nothing_alike_are_told(self):
+        ranks = self.ranks(wrap=False)
+        self.compare(ranks, 5)
+        self.restored(ranks)
+        ranks[1][0].optimizers[0].param_groups[0]["lr"] = 0.2
+        self.compare(ranks, 7)
+        self.compare(ranks, 8)
+        self.assertEqual(["after step 7 ranks 0 and 1 differ in what steers the training: lr of AdamW is 0.1 and 0.2"],
+                         self.said)
+
+    def partitioned(self, parameters, lr):
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        return ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, lr=lr)
+
+    def test_which_steps_are_compared(self):
+        ranks = self.ranks()
+        for step in (*range(2, 20), 1000, 1001):
+            self.compare(ranks, step)
+        self.assertEqual([*range(2, 10), 1000], sorted({int(key.split("/")[3]) for key in self.store.values}))
+
+    def test_of_many_tensors_each_has_its_turn(self):
+        ranks = self.ranks()
+        with mock.patch.object(replicas, "TENSORS_MAX", 5):
+            samples = replicas.Samples(each for each in ranks[0][2] if each.role != "buffer")
+            seen = [each for step in range(samples._turns) for each in samples.of(step)]
+            self.assertEqual(sorted(map(id, samples.held)), sorted(map(id, seen)))
+            for step in range(samples._turns):
+                taken = samples.take(step)
+                rows = replicas.rows_of(taken, replicas.bytes_of(taken))
+                self.assertEqual([each.memory.flatten()[0].item() for each in samples.of(step)],
+                                 [row[0] for row in rows])
+
+    def test_how_far_apart_elements_may_lie(self):
+        for kind, near, far in ((torch.float32, 1.00001, 1.01), (torch.float64, 1.0000001, 1.0001),
+                                (torch.bfloat16, 1.008, 1.1), (torch.int64, 1, 2)):
+            tensor = torch.ones(2).to(kind)
+            self.assertFalse(replicas.are_apart([1, 1], [1, near], tensor), kind)
+            self.assertTrue(replicas.are_apart([1, 1], [1, far], tensor), kind)
+        nan = float("nan")
+        self.assertFalse(replicas.are_apart([1.0, nan], [1.0 + 1e-6, nan], torch.ones(2)))
+        self.assertTrue(replicas.are_apart([1.0, 1.0], [1.0, nan], torch.ones(2)))
 
 
 class Crossed(nn.Module):

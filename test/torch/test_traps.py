@@ -94,6 +94,16 @@ class HabitTest(TrapTest):
                                       TRAP_SHARDED=sharded)
                     self.assertNotIn("is not captured", said)
 
+    def test_ranks_that_an_unprotected_variable_steers_otherwise(self):
+        for steers, *words in (("rate", "lr of AdamW is 0."), ("norm", "last.weight (weight)")):
+            with self.subTest(steers=steers):
+                _, said = self.killed("unseen_rate", kill="1:11", code=1, TRAP_STEERS=steers)
+                self.assert_says(said, "differ in what DDP and replicas have alike", *words, "pawl drill",
+                                 "carried from step to step and not protected: value (0.005)")
+                self.assertNotIn("Traceback", said)
+        _, said = self.killed("unseen_rate", kill="1:11", TRAP_STEERS="rate", TRAP_MISMATCH="warn")
+        self.assert_says(said, "differ in what DDP and replicas have alike: lr of AdamW is 0.")
+
     def test_state_that_outgrows_its_room(self):
         self.equal("long_history", "protection stands still", "the largest is state", kill="1:12")
 
