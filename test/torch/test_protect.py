@@ -1689,6 +1689,7 @@ class RehearsalTest(unittest.TestCase):
                     begin()
                     self.fail(f"begun: {guard.stopped}")
                 self.assertFalse(os.path.exists(live))
+            gc.collect()  # as in one_process_group
             with guard.on():
                 subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True)
                 subprocess.run(["uname"], check=True, stdout=subprocess.DEVNULL)
@@ -1837,6 +1838,7 @@ class one_process_group:
 
     def __exit__(self, *_):
         dist.destroy_process_group()
+        gc.collect()  # a DDP that is left over would wait for the group's threads where a forked child collects it
 
 
 if __name__ == "__main__":
