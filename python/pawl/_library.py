@@ -440,6 +440,10 @@ class Trainer:
 
         return self._value(get, VALUE_BYTES)
 
+    def rendezvous_delete(self, key: str) -> None:
+        """Whether it was there or not."""
+        self._check(self._library.pawl_rendezvous_delete(self._handle, key.encode(), None))
+
     def rendezvous_add(self, key: str, amount: int) -> int:
         """The sum."""
         total = ctypes.c_int64()

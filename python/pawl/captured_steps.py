@@ -32,12 +32,14 @@ class CapturedSteps:
         self._fenced = False  # in this block: the window is closed
         self._lag_due = 0.0   # when it is said again that no state is captured
         protected.gradients.on_carried = self._carried_after_all
+        protected.gradients.on_guessed = self._perhaps_carried
 
     def begin(self, number: int, first_done: int) -> None:
         """The loop comes for step `number`; the state of the step before is captured from here on, so that whatever the
         loop does now is done again after a loss."""
-        self.replicas.see_answer()
         self._protected.reshard()
+        if self._state.sealed:
+            self.replicas.begin(self._done(), self._state.held)
         if not self._state.sealed:
             if number - first_done == STEPS_BEFORE_SEAL:
                 self.watch()
@@ -107,6 +109,11 @@ class CapturedSteps:
         script_exit.say(f"step {self._done()} is not captured: {what}: only the state after an optimizer's step is "
                         f"captured, without gradients, and a loss goes back to it. If the next step doesn't need them, "
                         f"drop them at the block's end: optimizer.zero_grad()")
+
+    def _perhaps_carried(self, left: Left) -> None:
+        script_exit.say(f"it seems that step {self._done() + 1} adds to gradients that an optimizer has used (as of "
+                        f"{left.name}); if they were zeroed before, all is well. If not: gradients are not kept, and "
+                        f"after a loss they would be zeros. Zero them at each block's end: optimizer.zero_grad()")
 
     def _carried_after_all(self, left: Left) -> None:
         """The windows since then were opened because blocks had not added to such gradients before. A process that

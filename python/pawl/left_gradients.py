@@ -6,9 +6,10 @@ adds to them, as where a script adds up over several blocks. Which of the two, t
 gradient that is added, and at the optimizer's step. What it showed counts for the blocks to come.
 
 Gradients that an optimizer has used are left by most scripts, and zeroed by the next block. They count as harmless
-until a block adds to one of them, or lets an optimizer use it again. Their values are read where torch has counted a
-write since, and at that moment: never in each step. Nothing here talks to anybody; all calls come from the training
-thread.
+until an optimizer uses what a block has added to one of them, or uses it again. As scripts zero all that an optimizer
+has, one parameter of each of its groups is looked at. Its values are read where torch has counted a write since, and at
+that moment: never in each step. FSDP2 tells of a gradient only once it has added it, when zeroing may look like adding:
+there it is told, and no more. Nothing here talks to anybody; all calls come from the training thread.
 """
 from __future__ import annotations
 
@@ -50,17 +51,30 @@ class Left:
     used: bool = False  # by an optimizer; else by none yet
 
 
+@dataclass(slots=True)
+class _Added:
+    """A used gradient to which a block has added, it seems: what the optimizer finds decides."""
+
+    left: Left
+    used: _Used
+    graded: bool   # by a backward that is followed itself, which makes another gradient of the two
+    guessed: bool  # by a count of writes alone
+
+
 class LeftGradients:
     """What always holds: `first()` names no window's obstacle in silence twice, and a gradient that was taken for
     harmless and is added to is told to `on_carried`, before anything has come of it."""
 
     def __init__(self) -> None:
         self.on_carried: Callable[[Left], None] = lambda _: None
+        self.on_guessed: Callable[[Left], None] = lambda _: None  # a used one, once: it seems to be added to
         self._used: dict[int, _Used] = {}  # gradients that have done their work, or are zero
         self._stepped: set[int] = set()              # parameters whose optimizers stepped in this block
         self._pending: dict[int, Left] = {}
         self._over: dict[int, tuple[Left, _Used]] = {}  # used ones that the block before has left
-        self._added: dict[int, tuple[Left, Any]] = {}   # of those, to which this block has added, it seems
+        self._added: dict[int, _Added] = {}
+        self._watched: set[int] = set()              # parameters, one of each group
+        self._guesses: set[int] = set()              # told
         self._keeps: set[int] = set()                # parameters whose used gradients a block has added to
         self._zeroed: set[int] = set()               # those whose used gradients a block was seen to zero in place
         self._carries: dict[tuple[int, bool], bool] = {}  # what the next block did, for each parameter and `stepped`
@@ -72,6 +86,10 @@ class LeftGradients:
             self._stepped.add(id(parameter))
             if parameter.grad is not None:
                 self._note_used(parameter)
+        for group in optimizer.param_groups:
+            first = next((each for each in group["params"] if each.grad is not None), None)
+            if first is not None:
+                self._watched.add(id(first))
 
     @contextlib.contextmanager
     def put_elsewhere(self, parameters: Iterable[Any]) -> Iterator[None]:
@@ -131,6 +149,8 @@ class LeftGradients:
     def _leaves_used(self, name: str, parameter: Any, step: int) -> bool:
         """Whether it has a gradient that was used, is not zero, and that such blocks have added to."""
         key = id(parameter)
+        if key not in self._watched:
+            return False
         used = self._used.get(key)
         if used is None or used.zero or not used.is_still(parameter.grad):
             self._over.pop(key, None)
@@ -167,8 +187,14 @@ class LeftGradients:
 
     def _see_added(self, key: int, came: bool = False) -> None:
         """A new gradient of the parameter is about to be added to one that was used before, if that is still there.
-        That it is there afterwards, too, _decide_used() sees: torch.autograd.grad() adds to none. `came`: as of
-        _decide(); by one write of FSDP2's into what this rank has, and zeroing would be another."""
+        Whether it is used so, _decide_used() sees: torch.autograd.grad() adds to none, and who has added to another
+        model's gradients zeroes them before that one's turn. `came`: as of _decide(); by one write of FSDP2's into what
+        this rank has, and zeroing may be another."""
+        if key in self._added:
+            gradient = self._added[key].left.parameter.grad
+            if not came and (gradient is None or not _holds_some(gradient)):
+                del self._added[key]
+            return
         left, used = self._over.pop(key, (None, None))
         gradient = left.parameter.grad if left is not None else None
         if left is None or used is None or gradient is None or used.gradient() is not gradient:
@@ -176,25 +202,31 @@ class LeftGradients:
         if came:
             kept = sharded.writes_of(gradient) == (used.writes[0], used.writes[1] + 1)
         else:
-            kept = holds_something(gradient) if used.is_still(gradient) else self._is_kept_by_write(key, gradient)
-        if kept and _grad_mode():  # backward(create_graph=True) makes another gradient of the two
-            self._keep(left)
-        elif kept:
-            self._added[key] = left, weakref.ref(gradient)
+            kept = _holds_some(gradient) if used.is_still(gradient) else self._is_kept_by_write(key, gradient)
+        if kept:
+            self._added[key] = _Added(left, used, _grad_mode(), guessed=came)
 
     def _decide_used(self, key: int, again: bool) -> None:
         """`again`: an optimizer is about to use what gradients there are."""
-        left, gradient = self._added.pop(key, (None, None))
-        if left is not None and gradient is not None and gradient() is left.parameter.grad:
+        added = self._added.pop(key, None)
+        left, used = (added.left, added.used) if added is not None else self._over.get(key, (None, None))
+        if left is None or used is None:
+            return
+        gradient = left.parameter.grad
+        same = gradient is not None and used.gradient() is gradient
+        if added is not None and gradient is not None and (
+                not used.is_still(gradient) if same else added.graded and gradient.grad_fn is not None):
+            self._keep(left, added.guessed)
+        elif again and same and used.is_still(gradient) and holds_something(gradient):
+            self._over.pop(key, None)
             self._keep(left)
-        if again and key in self._over:
-            left, used = self._over.pop(key)
-            if used.is_still(left.parameter.grad) and holds_something(left.parameter.grad):
-                self._keep(left)
 
-    def _keep(self, left: Left) -> None:
+    def _keep(self, left: Left, guessed: bool = False) -> None:
         key = id(left.parameter)
-        if key not in self._keeps:
+        if guessed and key not in self._guesses:
+            self._guesses.add(key)
+            self.on_guessed(left)
+        elif not guessed and key not in self._keeps:
             self._keeps.add(key)
             self.on_carried(left)
 
@@ -203,7 +235,7 @@ class LeftGradients:
         whether it was done again."""
         if key in self._zeroed:
             return holds_something(_some_of(gradient))
-        if holds_something(gradient):
+        if _holds_some(gradient):
             return True
         self._zeroed.add(key)
         return False
@@ -227,7 +259,7 @@ class LeftGradients:
 def _before_it_is_added(left: Any, key: int, _gradient: Any) -> None:
     """A hook of torch: the parameter has the gradient that it had."""
     known = left()
-    if known is not None and (known._pending or known._over):
+    if known is not None and (known._pending or known._over or known._added):
         known._decide(key)
         known._see_added(key)
 
@@ -250,6 +282,11 @@ def holds_something(gradient: Any) -> bool:
         return bool(values.any())
     except (RuntimeError, NotImplementedError):
         return True  # as far as anybody can tell
+
+
+def _holds_some(gradient: Any) -> bool:
+    """The same, sooner where it does."""
+    return holds_something(_some_of(gradient)) or holds_something(gradient)
 
 
 def _grad_mode() -> bool:

@@ -6,13 +6,13 @@ without a word. pawl can't tell the two apart; `pawl drill` can, by trying.
 
 A look compares what there is with what there was at the look before. Looks are in the second and third step of this
 process, then where something may change that no step before has changed: in the first step of an epoch, in the first
-one after job.aside(), and in steps 4, 8, 16 and so on of this process. The first LOOKS_FREE of them are made whatever
-they take; later ones only where all looks together have taken less than a COST_PART of the time since the first.
+one after job.aside(), and in steps 4, 8, 16 and so on of this process. So they are in the same steps on all ranks, as
+the script's objects are asked, which may ask all ranks; for the same reason nobody looks after a loss, nor more than
+LOOKS_MAX times.
 """
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
@@ -24,7 +24,7 @@ from pawl.unprotected_state import FILE, VALUE, Finder, Known, Unprotected
 TOLD_MAX = 8  # objects
 NAMES_MAX = 6  # of one object
 BYTES_MAX = 16 << 20  # of a tensor that is read
-LOOKS_FREE, COST_PART = 16, 100
+LOOKS_MAX = 64
 
 # Words in names. What training may depend on is told before what is printed.
 _STEERS = re.compile(r"best|patien|wait|bad_|stale|stop|lr|rate|step|epoch|iter|seen|token|count|num_|n_|temp|warm|"
@@ -46,11 +46,15 @@ class LookAround:
         self._blocks = 0     # that this process has entered
         self._due = False    # something has happened since the last look
         self._epoch = 0
-        self._looks, self._taken_s, self._first = 0, 0.0, time.monotonic()
+        self._looks = 0
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """What job.protect() was called with."""
         self._known.add(things, ordinary)
+
+    def end(self) -> None:
+        """It looks no more."""
+        observe_steps(None)
 
     def aside(self) -> None:
         """The script has evaluated."""
@@ -64,9 +68,6 @@ class LookAround:
         self._epoch = job.epoch
         if self._blocks < 2 or not (self._blocks == 3 or self._due or self._blocks & (self._blocks - 1) == 0):
             return
-        began = time.monotonic()
-        if self._looks >= LOOKS_FREE and self._taken_s * COST_PART > began - self._first:
-            return
         self._due = False
         try:
             self._look(loop)
@@ -74,7 +75,8 @@ class LookAround:
             observe_steps(None)
             self._say(f"could not look for what the loop carries unprotected: {type(error).__name__}: {error}")
         self._looks += 1
-        self._taken_s += time.monotonic() - began
+        if self._looks == LOOKS_MAX:
+            self.end()
 
     def _look(self, loop: FrameType) -> None:
         self._known.refresh()

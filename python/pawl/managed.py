@@ -81,7 +81,7 @@ class ManagedJob(Job):
         self.cut_short = False       # since the last step's end, something of the script was
         self.generation, self._done = seat.generation, seat.resume_step
         self._look_around: LookAround | None = None
-        if not drill_record.recording:
+        if not (seat.resume_step or drill_record.recording):
             self._look_around = LookAround(self._protected, script_exit.say)
             observe_steps(self._look_around)
         self._watch = OptimizerWatch(self._protected, self._before_update)
@@ -390,6 +390,8 @@ class ManagedJob(Job):
             self._state.check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
             self._member.restore()
             self._captured.replicas.restored(resume)
+            if self._look_around is not None:
+                self._look_around.end()
             self._member.open_groups(self._state.gradient_order())
         elif groups.failed():
             raise Recover(groups.failed())  # while the model was built: what others sent has not arrived

@@ -2,7 +2,8 @@
 
 torch doesn't count them as state: a BatchNorm's momentum that follows a schedule, a Dropout's p, a counter of the
 script's. What is as it was when the module was protected is not kept, so that what each process makes for itself (a
-handle, an address) stays its own. The training thread's.
+handle, an address) stays its own. So does what a module has beside a tensor that is neither parameter nor buffer: a
+number may say how that was made (the length of a table of cosines). The training thread's.
 """
 from __future__ import annotations
 
@@ -18,29 +19,80 @@ _WORDS_MAX = 200
 def part(name: str, module: Any) -> Part:
     """`module` as it was unwrapped: what wrappers keep is theirs."""
     own = frozenset(vars(_plain_module()))
-    first = _of(module, own)
+    places = _Places(module, own)
+    first = places.read()
 
     def save() -> dict[str, Any]:
-        now = _of(module, own)
+        now = places.read()
         return {"changed": {key: value for key, value in now.items()
                             if key not in first or not _alike(value, first[key])},
                 "other": [key for key in first if key not in now]}  # something else is there, or nothing
 
     def load(saved: dict[str, Any]) -> None:
         expected = {key: value for key, value in first.items() if key not in set(saved["other"])} | saved["changed"]
-        for place, each in enumerate(module.modules()):
-            attributes = vars(each)
-            for key in [key for key, value in attributes.items() if _is_kept(key, value, own)]:
-                if f"{place}.{key}" not in expected and f"{place}.{key}" not in first:
-                    del attributes[key]  # it came later
         modules = list(module.modules())
+        for place, each in enumerate(modules):
+            for key in [] if has_table(each) else list(vars(each)):
+                if _is_kept(key, vars(each)[key], own) and not {f"{place}.{key}"} & {*expected, *first}:
+                    del vars(each)[key]  # it came later
         for key, value in expected.items():
             place, _, attribute = key.partition(".")
             attributes = vars(modules[int(place)])
+            if has_table(modules[int(place)]):
+                continue
             if attribute not in attributes or not _alike(attributes[attribute], value):
                 attributes[attribute] = value
 
     return Part(name, save, load)
+
+
+class _Places:
+    """Where such attributes are. Looked for anew where a module has got others, or what it has is of another kind."""
+
+    def __init__(self, module: Any, own: frozenset[str]) -> None:
+        self._module, self._own = module, own
+        self._known: list[tuple[dict[str, Any], int, list[tuple[str, str]]]] = []  # attributes, _size, (name, key)
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for attributes, count, names in self._known or self._look():
+            if _size(attributes) != count:
+                return self._anew()
+            for name, key in names:
+                value = attributes.get(key, self)
+                if type(value) not in _KINDS:
+                    return self._anew()
+                if is_kept(value):
+                    found[name] = value
+        return found
+
+    def _anew(self) -> dict[str, Any]:
+        return {name: attributes[key] for attributes, _, names in self._look() for name, key in names
+                if is_kept(attributes[key])}
+
+    def _look(self) -> list[tuple[dict[str, Any], int, list[tuple[str, str]]]]:
+        self._known = []
+        for place, each in enumerate(self._module.modules()):
+            attributes = vars(each)
+            kept = [] if has_table(each) else [key for key, value in attributes.items()
+                                               if key not in self._own and type(value) in _KINDS]
+            self._known.append((attributes, _size(attributes), [(f"{place}.{key}", key) for key in kept]))
+        return self._known
+
+
+def has_table(module: Any) -> bool:
+    """A tensor or an array as a plain attribute, of whose making a number beside it may speak."""
+    return any(_holds_elements(value) for value in vars(module).values() if type(value) not in _KINDS)
+
+
+def _holds_elements(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return any(map(_holds_elements, value))
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _size(attributes: dict[str, Any]) -> int:
+    return len(attributes) + len(attributes["_modules"])
 
 
 def is_kept(value: Any) -> bool:
@@ -53,11 +105,6 @@ def is_kept(value: Any) -> bool:
 def _plain_module() -> Any:
     from torch.nn import Module
     return Module()
-
-
-def _of(module: Any, own: frozenset[str]) -> dict[str, Any]:
-    return {f"{place}.{key}": value for place, each in enumerate(module.modules())
-            for key, value in vars(each).items() if _is_kept(key, value, own)}
 
 
 def _is_kept(key: str, value: Any, own: frozenset[str]) -> bool:

@@ -242,14 +242,16 @@ class Protected:
         beside one that is protected are found among all that live."""
         known = list(self._schedulers())
         scheduled = {id(each.optimizer) for each in known}
+        lone_ones = _lone_schedulers(self.optimizers, known)
         for optimizer in self.optimizers:
-            lone = _lone_scheduler(optimizer, known)
+            lone = lone_ones.get(id(optimizer))
             marked = getattr(optimizer.step, "_wrapped_by_lr_sched", False) and id(optimizer) not in scheduled
             if lone is not None or marked:
                 raise Refused(f"{_article(lone or 'scheduler')} sets the learning rates of {type(optimizer).__name__}, "
                               f"and it isn't protected: after a loss one rank would begin the schedule anew. Call "
                               f"job.protect(..., scheduler)"
-                              + (" with each scheduler that the optimizer has" if scheduled else ""))
+                              + (" with each scheduler that the optimizer has" if scheduled else "") +
+                              ", or `del` one that is not used any more")
 
     def _schedulers(self) -> Iterator[Any]:
         """Those that are protected, also inside of other things."""
@@ -739,13 +741,14 @@ def refuse_sharded(module: torch.nn.Module) -> None:
             raise Refused(f"{path or type(module).__name__} is a pipeline stage, which can't be protected yet")
 
 
-def _lone_scheduler(optimizer: Any, known: list[Any]) -> str | None:
-    """The kind of a living scheduler of this optimizer that isn't one of these."""
+def _lone_schedulers(optimizers: list[Any], known: list[Any]) -> dict[int, str]:
+    """The kind of a living scheduler that isn't one of these, by its optimizer."""
     from torch.optim.lr_scheduler import LRScheduler
     gc.collect()
-    known_ids = {id(each) for each in known}
-    return next((type(each).__name__ for each in gc.get_objects() if issubclass(type(each), LRScheduler) and
-                 vars(each).get("optimizer") is optimizer and id(each) not in known_ids), None)
+    known_ids, wanted = {id(each) for each in known}, {id(each) for each in optimizers}
+    living = [each for each in gc.get_objects() if issubclass(type(each), LRScheduler) and id(each) not in known_ids]
+    return {id(vars(each)["optimizer"]): type(each).__name__ for each in living
+            if id(vars(each).get("optimizer")) in wanted}
 
 
 def _article(noun: str) -> str:

@@ -7,9 +7,10 @@ count as equal that differ as little as other processors may make them. Of each 
 what it has at the rendezvous, and the others compare. That is done beside the training thread, which takes the
 elements, asks later what came of it, and waits for nobody.
 
-What always holds: a difference is an error only after a loss, only where ranks were found equal before it, and only
-under DDP or HSDP. Of ranks that have nothing but shards of their own, settings that differ are told. A script whose
-ranks differ by its own doing has that told once.
+What always holds: a difference is an error only in the first steps after a loss, only where that was not different in
+the state that was restored, only where ranks were found equal before it, and only under DDP or HSDP. Of ranks that have
+nothing but shards of their own, settings that differ are told. A script whose ranks differ by its own doing has that
+told once.
 """
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ from pawl._library import Placement
 from pawl.errors import PawlError, Refused
 from pawl.protect import Held, Protected, is_zero, storage_order
 
-WINDOWS, EACH = 8, 1000  # so many steps are compared after a loss, and later each so many
+WINDOWS, EACH = 8, 1000  # so many captured steps are compared after a loss, and later one of so many steps
 ELEMENTS, TENSORS_MAX = 8, 192  # of each tensor; of a step: a comparison takes less than a millisecond
+ALL = -1
 SHOWN_MAX = 3
 SAMPLES_S = 20.0  # for the samples of another rank, which it puts there at once
 # How far elements may lie apart, as a part of the tensor's greatest, by the bytes of one.
@@ -39,6 +41,7 @@ class Rendezvous(Protocol):
     def rendezvous_compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes: ...
     def rendezvous_set(self, key: str, value: bytes) -> None: ...
     def rendezvous_get(self, key: str, timeout_s: float) -> bytes: ...
+    def rendezvous_delete(self, key: str) -> None: ...
 
 
 class Samples:
@@ -49,19 +52,25 @@ class Samples:
         for each in held:
             by_type.setdefault(each.memory.dtype, []).append(each)
         self.held = [each for some in by_type.values() for each in some]
-        self._turns = -(-len(self.held) // TENSORS_MAX)
+        self.turns = -(-len(self.held) // TENSORS_MAX)
         self._views: dict[int, tuple[list[int], list[list[Any]]]] = {}  # of each turn: addresses; elements by type
 
-    def of(self, step: int) -> list[Held]:
-        """Those whose turn it is: of many tensors, some in each step."""
-        return self.held[step % self._turns::self._turns] if self.held else []
+    def of(self, turn: int) -> list[Held]:
+        """Those whose turn it is: of many tensors, some in each, and ALL of them in one."""
+        if turn == ALL or not self.held:
+            return self.held
+        return self.held[turn % self.turns::self.turns]
 
-    def take(self, step: int) -> list[Any]:
+    def forget(self) -> None:
+        """What was sampled, which may be memory that the script has given up."""
+        self._views.clear()
+
+    def take(self, turn: int) -> list[Any]:
         """A copy of elements of each of them: tensors, by type."""
         import torch
-        held = self.of(step)
+        held = self.of(turn)
         addresses = [each.address for each in held]
-        turn = step % max(1, self._turns)
+        turn = ALL if turn == ALL else turn % max(1, self.turns)
         if turn not in self._views or self._views[turn][0] != addresses:
             by_type: dict[Any, list[Any]] = {}
             for each in held:
@@ -107,11 +116,17 @@ class Replicas:
         self._restored = False    # in this job there was a loss
         self._equal = False       # ranks were found equal before it
         self._differing: set[str] = set()  # told
+        self._captured = self._last = 0  # steps since the job began or was restored; the last one's number
+        self._baseline_due = False
+        self._life = 0            # grows with each loss
+        self._claimed = ""        # the key of the last comparison that this rank began
         self._asking: threading.Thread | None = None
         self._answer: tuple[str, bool] | None = None  # what differs, and whether that is an error
 
     def restored(self, step: int) -> None:
-        self._since, self._restored = step, True
+        self._since, self._restored, self._captured = step, True, 0
+        self._life += 1
+        self._answer, self._baseline_due = None, True
 
     def part(self) -> volatile_state.Part:
         """What is known, for who takes the seat over."""
@@ -120,21 +135,40 @@ class Replicas:
         return volatile_state.Part("replicas", lambda: {"equal": self._equal, "differing": sorted(self._differing)},
                                    load)
 
+    def begin(self, step: int, held: list[Held]) -> None:
+        """Before a block: the last comparison is judged, and what differs in a state that was restored is the script's
+        own doing. Fails: Refused, by name."""
+        self._see_answer()
+        if self._baseline_due:
+            self._baseline_due = False
+            self._ask_beside(step, held, ALL, baseline=True)
+
     def compare(self, step: int, held: list[Held]) -> None:
-        """The state of this step is what there is, in the tensors of the layout. Never waits."""
+        """The state of this step is what there is, in the tensors of the layout, and is captured. Never waits."""
         self._since = step - 1 if self._since is None else self._since
-        if self._asking is not None or not (step - self._since <= WINDOWS or step % EACH == 0):
+        before, self._last = self._last, step
+        self._captured += 1
+        if self._captured <= max(WINDOWS, self._samples.turns):
+            self._ask_beside(step, held, self._captured)
+        elif step // EACH != before // EACH:
+            self._ask_beside(step, held, step // EACH)
+        else:
+            self._samples.forget()
+
+    def _ask_beside(self, step: int, held: list[Held], turn: int, baseline: bool = False) -> None:
+        if self._asking is not None:
             return
         if not self._group:
             self._choose(held)
-        mine = {"rank": self._protected.rank, "step": step, "equal": self._equal, "differing": sorted(self._differing),
-                "restored": self._restored, "settings": self._settings()}
-        self._answer, taken = None, self._samples.take(step)
-        self._asking = threading.Thread(target=self._ask, args=(step, mine, taken), name="pawl-replicas", daemon=True)
+        mine = {"rank": self._protected.rank, "step": step, "turn": turn, "equal": self._equal,
+                "differing": sorted(self._differing), "restored": self._restored, "baseline": baseline,
+                "young": self._captured <= max(WINDOWS, self._samples.turns), "settings": self._settings()}
+        self._answer, taken = None, self._samples.take(turn)
+        self._asking = threading.Thread(target=self._ask, args=(step, mine, taken, self._life), name="pawl-replicas",
+                                        daemon=True)
         self._asking.start()
 
-    def see_answer(self) -> None:
-        """Of the last comparison, if it is there. Fails: Refused, by name."""
+    def _see_answer(self) -> None:
         if self._asking is None or self._asking.is_alive():
             return
         self._asking = None
@@ -156,9 +190,11 @@ class Replicas:
         return self._asking is None or not self._asking.is_alive()
 
     def _choose(self, held: list[Held]) -> None:
-        replicated = {id(parameter) for module in self._protected.ddp_modules() for parameter in module.parameters()}
+        replicated = {id(parameter) for module in self._protected.ddp_modules()
+                      for name, parameter in module.module.named_parameters()
+                      if name not in getattr(module, "parameters_to_ignore", ())}
         zero = {id(each) for each in self._protected.optimizers if is_zero(each)}
-        self._samples = Samples(each for each in held if each.tensor.numel() and self._is_alike(each, replicated, zero))
+        self._samples = Samples(each for each in held if each.memory.numel() and self._is_alike(each, replicated, zero))
         layout = [(each.name, each.role, repr(each.region)) for each in self._samples.held]
         self._group = hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16]
 
@@ -182,33 +218,47 @@ class Replicas:
 
     # Beside the training thread.
 
-    def _ask(self, step: int, mine: dict[str, Any], taken: list[Any]) -> None:
-        key = f"pawl/replicas/{self._group}/{step}"
+    def _ask(self, step: int, mine: dict[str, Any], taken: list[Any], life: int) -> None:
+        key = f"pawl/replicas/{self._group}/{step}/{mine['turn']}"
         content = bytes_of(taken)
         brief = hashlib.sha256(json.dumps(mine["settings"]).encode() + content).hexdigest()
         claim = f"{mine['rank']} {brief}"
+        if life != self._life:
+            return
         try:
             found = self._rendezvous.rendezvous_compare_set(key, b"", claim.encode()).decode()
             if found == claim:
                 self._rendezvous.rendezvous_set(key + "/whole", json.dumps(mine).encode() + b"\n" + content)
+                self._forget_claimed(key)
             elif found.split()[1] == brief:
                 self._equal = self._equal or not mine["restored"]
             else:
                 head, _, others = self._rendezvous.rendezvous_get(key + "/whole", SAMPLES_S).partition(b"\n")
                 self._see({**json.loads(head), "elements": rows_of(taken, others)},
-                          {**mine, "elements": rows_of(taken, content)})
+                          {**mine, "elements": rows_of(taken, content)}, life)
         except PawlError:
             pass  # a loss, or the other died before it told: the next step is compared again
 
-    def _see(self, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
-        self._differing |= set(theirs["differing"])
+    def _forget_claimed(self, key: str) -> None:
+        """The one before, for which nobody comes any more: the rendezvous keeps what is not deleted."""
+        before, self._claimed = self._claimed, key
+        for each in (before, before + "/whole") if before else ():
+            self._rendezvous.rendezvous_delete(each)
+
+    def _see(self, theirs: dict[str, Any], mine: dict[str, Any], life: int) -> None:
         found = self._differences(theirs, mine)
+        if life != self._life:
+            return
+        self._differing |= set(theirs["differing"])
+        if mine["baseline"]:
+            self._differing |= set(found)
+            return
         self._equal = self._equal or theirs["equal"] or not (mine["restored"] or found)
         new = {name: said for name, said in found.items() if name not in self._differing}
         if not new:
             return
         alike = bool(self._samples.held)  # else nothing but custom has their settings equal
-        is_error = alike and mine["restored"] and self._equal and not self._warns
+        is_error = alike and mine["restored"] and mine["young"] and self._equal and not self._warns
         if not is_error:
             self._differing |= set(new)
         shown = "; ".join(itertools.islice(new.values(), SHOWN_MAX))
@@ -224,7 +274,7 @@ class Replicas:
             if other is not None and repr(ours) != repr(other):
                 pair = next(((a, b) for a, b in zip(other, ours, strict=False) if repr(a) != repr(b)), (other, ours))
                 found[name] = f"{name} is {pair[0]} and {pair[1]}"
-        for each, ours, other in zip(self._samples.of(mine["step"]), mine["elements"], theirs["elements"], strict=True):
+        for each, ours, other in zip(self._samples.of(mine["turn"]), mine["elements"], theirs["elements"], strict=True):
             if are_apart(ours, other, each.memory):
                 found[f"{each.name} ({each.role})"] = f"{each.name} ({each.role})"
         return found

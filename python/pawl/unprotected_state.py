@@ -239,7 +239,7 @@ class Finder:
             self._seen.add(id(each))
             if type(each).__module__.startswith("torch."):
                 continue
-            kept = self.is_known.keeps_attributes_of(each)
+            kept = self.is_known.keeps_attributes_of(each) and not module_attributes.has_table(each)
             for key, value in vars(each).items():
                 if not key.startswith("_") and key != "training" and not (kept and module_attributes.is_kept(value)):
                     self._visit(".".join(part for part in (path, name, key) if part), value,

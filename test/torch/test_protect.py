@@ -175,26 +175,43 @@ class HeldTest(unittest.TestCase):
     def test_plain_attributes_of_modules(self):
         def made():
             model = nn.Sequential(nn.BatchNorm1d(4, momentum=0.1), nn.Dropout(0.5), small())
-            model.calls, model.handle, model.cache = 0, next(addresses), None
+            model.calls, model.handle = 0, next(addresses)
             protected = protect.Protected(0, 1)
             protected.add([model], None)
             return model, next(each for each in protected.parts if each.name == "attributes")
 
         addresses = iter((1 << 40, 2 << 40, 3 << 40))
         model, part = made()
-        model[0].momentum, model.calls, model.late, model.cache = None, 3, "fresh", torch.zeros(1)
+        model[0].momentum, model.calls, model.late = None, 3, "fresh"
         saved = part.save()
         self.assertEqual({"0.calls": 3, "0.late": "fresh", "1.momentum": None}, saved["changed"])
         model[0].momentum, model[1].p, model.calls, model.later = 0.01, 0.3, 4, 1
         part.load(saved)
         self.assertEqual((None, 0.5, 3, "fresh"), (model[0].momentum, model[1].p, model.calls, model.late))
         self.assertFalse(hasattr(model, "later"), "it came after the saved state")
-        self.assertIsInstance(model.cache, torch.Tensor)
         other, its = made()
         its.load(saved)
-        self.assertEqual((None, 3, "fresh", 2 << 40, None),
-                         (other[0].momentum, other.calls, other.late, other.handle, other.cache))
+        self.assertEqual((None, 3, "fresh", 2 << 40),
+                         (other[0].momentum, other.calls, other.late, other.handle))
         self.assertEqual(saved["changed"], its.save()["changed"])
+
+    def test_a_number_that_speaks_of_a_table(self):
+        """As of rotary embeddings that keep cosines for the longest sequence so far."""
+        def made():
+            model = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2))
+            model[1].length, model[1].cosines = 0, None
+            protected = protect.Protected(0, 1)
+            protected.add([model], None)
+            return model, next(each for each in protected.parts if each.name == "attributes")
+
+        model, part = made()
+        model[1].length, model[1].cosines, model[0].p = 64, torch.ones(64), 0.1
+        saved = part.save()
+        for length, cosines in ((0, None), (8, torch.ones(8))):
+            other, its = made()
+            other[1].length, other[1].cosines = length, cosines
+            its.load(saved)
+            self.assertEqual((length, cosines, 0.1), (other[1].length, other[1].cosines, other[0].p))
 
     def test_parameters_that_change_places_in_their_optimizer(self):
         """Whatever is restored by its place there would be another parameter's."""
@@ -332,22 +349,22 @@ class WrittenTest(unittest.TestCase):
             if block % 2 == 0:
                 optimizer.zero_grad()
         told, counts = self.used(each_second)
-        self.assertEqual([("0.bias", 1), ("0.weight", 1)], sorted(told)[:2])
-        self.assertEqual([(0, False), (6, False), (6, True), (6, False), (6, True)], counts)
+        self.assertEqual([("0.weight", 1)], told, "one of a group stands for all")
+        self.assertEqual([(0, False), (1, False), (1, True), (1, False), (1, True)], counts)
 
         def scaled(_block, model, optimizer):
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(0.5)
             self.step(model, optimizer)
-        self.assertEqual([(0, False), (6, True)], self.used(scaled, blocks=2)[1])
+        self.assertEqual([(0, False), (1, True)], self.used(scaled, blocks=2)[1])
 
         def graph(_block, model, optimizer):
             model(torch.randn(8, 4)).sum().backward(create_graph=True)
             optimizer.step()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.assertEqual([(0, False), (6, True)], self.used(graph, blocks=2)[1])
+            self.assertEqual([(0, False), (1, True)], self.used(graph, blocks=2)[1])
 
     def test_used_gradients_that_an_optimizer_uses_again(self):
         def half(_block, model, optimizer):
@@ -382,11 +399,28 @@ class WrittenTest(unittest.TestCase):
             for parameter in model.parameters():
                 parameter.grad = torch.ones_like(parameter) if parameter.grad is None else parameter.grad.fill_(2)
             optimizer.step()
+
+        def followed(_block, model, optimizer):
+            parameters = list(model.parameters())
+            inner = torch.autograd.grad(model(torch.randn(8, 4)).square().sum(), parameters, create_graph=True)
+            optimizer.zero_grad(set_to_none=False)
+            (model(torch.randn(8, 4)).sum() + sum(each.square().sum() for each in inner)).backward()
+            optimizer.step()
+
+        def generator_first(block, model, optimizer):
+            model(torch.randn(8, 4)).sum().backward()  # as of a loss that goes through it to another
+            if block % 3 == 0:
+                return
+            optimizer.zero_grad(set_to_none=False)
+            self.step(model, optimizer)
         seen = []
-        for how in (top, in_place, closure, assigned, copied):
+        for how in (top, in_place, closure, assigned, copied, followed):
             with self.subTest(how=how.__name__):
                 self.assertEqual(([], [(0, False)] * 5), self.used(how, seen=seen))
         self.assertEqual(0, seen[0], "what is dropped as torch does it is never read")
+        told, counts = self.used(generator_first, blocks=7)
+        self.assertEqual([], told)
+        self.assertEqual([(0, step % 3 == 0) for step in range(1, 8)], counts, "those that nobody has used count apart")
 
     def test_sparse_gradients(self):
         table = nn.Embedding(5, 2, sparse=True)
@@ -1012,16 +1046,17 @@ class LookAroundTest(unittest.TestCase):
                          {step: words.partition("protected: ")[2].partition(". What")[0]
                           for step, words in told.items()})
 
-    def test_looks_that_take_long_become_rare(self):
-        for taken, count in ((0.0, 200), (1.0, look_around.LOOKS_FREE)):
+    def test_looks_end(self):
+        for ends_after, count in ((None, look_around.LOOKS_MAX), (10, 9)):
             around, _ = self.looking()
-            around._look = lambda _loop, around=around, taken=taken: setattr(around, "_taken_s", taken)
+            around._look = lambda _loop: None
             plain = pawl.Job(0, 1, 0, torch.device("cpu"))
             for step in plain.steps(201):
                 around.aside()
-                around._taken_s = taken if around._looks else 0.0
                 with step:
                     pass
+                if step == ends_after:
+                    around.end()  # as after a loss
             self.assertEqual(count, around._looks)
 
     def test_what_matters_is_told_first_and_by_object(self):
@@ -1158,7 +1193,7 @@ class ReplicasTest(unittest.TestCase):
 
     class Store:
         def __init__(self):
-            self.values = {}
+            self.values, self.deleted = {}, []
 
         def rendezvous_compare_set(self, key, expected, desired):
             return self.values.setdefault(key, desired)
@@ -1168,6 +1203,9 @@ class ReplicasTest(unittest.TestCase):
 
         def rendezvous_get(self, key, timeout_s):
             return self.values[key]
+
+        def rendezvous_delete(self, key):
+            self.deleted.append(key)
 
     def setUp(self):
         self.enterContext(one_process_group())
@@ -1188,21 +1226,26 @@ class ReplicasTest(unittest.TestCase):
         for _, each, held in ranks:
             each.compare(step, held)
             self.assertTrue(each.end(60.0))
-            each.see_answer()
+            each.begin(step, held)
 
     def change(self, ranks, name, by):
         held = next(each for each in ranks[1][2] if f"{each.name} {each.role}" == name)
         held.tensor.detach().view(-1)[0].mul_(by)
 
-    def restored(self, ranks):
-        """The second rank is another process from here on."""
+    def restored(self, ranks, before=None):
+        """The second rank is another process from here on. `before`: what was so before the loss, unseen."""
         saved = ranks[1][1].part().save()
         other = replicas.Replicas(ranks[1][0], self.store, self.said.append, warns=False)
         other.part().load(saved)
         ranks[1] = (ranks[1][0], other, ranks[1][2])
-        for _, each, _ in ranks:
-            each.restored(6)
         self.store.values.clear()
+        if before is not None:
+            before()
+        for _, each, held in ranks:
+            each.restored(6)
+            each.begin(6, held)
+            self.assertTrue(each.end(60.0))
+            each.begin(6, held)
 
     def test_a_difference_after_a_loss_is_an_error(self):
         for change, words in (
@@ -1230,6 +1273,25 @@ class ReplicasTest(unittest.TestCase):
         self.change(ranks, "2.bias exp_avg", 1.01)
         self.compare(ranks, 8)
         self.assertEqual(2, len(self.said), "each is told once; nobody knows that the others were equal")
+
+    def test_what_differs_in_the_restored_state_is_the_scripts_own_doing(self):
+        for change in (lambda ranks: self.change(ranks, "2.bias weight", 1.01),
+                       lambda ranks: ranks[1][0].optimizers[0].param_groups[0].update(lr=0.2)):
+            ranks = self.ranks()
+            self.compare(ranks, 5)  # alike
+            self.restored(ranks, before=lambda ranks=ranks, change=change: change(ranks))
+            self.compare(ranks, 7)
+            self.assertEqual([], self.said)
+
+    def test_later_than_the_first_steps_a_difference_is_told(self):
+        ranks = self.ranks()
+        self.compare(ranks, 5)
+        self.restored(ranks)
+        for step in range(7, 16):
+            self.compare(ranks, step)
+        ranks[1][0].optimizers[0].param_groups[0].update(lr=0.2)
+        self.compare(ranks, 1000)
+        self.assertIn("lr of AdamW is 0.1 and 0.2", self.said[0])
 
     def test_what_may_differ(self):
         ranks = self.ranks()
@@ -1263,17 +1325,18 @@ class ReplicasTest(unittest.TestCase):
 
     def test_which_steps_are_compared(self):
         ranks = self.ranks()
-        for step in (*range(2, 20), 1000, 1001):
+        for step in (*range(2, 20), 1003, 1004, *range(1007, 2100, 4)):  # as where gradients are added up over four
             self.compare(ranks, step)
-        self.assertEqual([*range(2, 10), 1000], sorted({int(key.split("/")[3]) for key in self.store.values}))
+        self.assertEqual([*range(2, 10), 1003, 2003], sorted({int(key.split("/")[3]) for key in self.store.values}))
+        self.assertEqual({*range(2, 10), 1003}, {int(key.split("/")[3]) for key in self.store.deleted})
 
     def test_of_many_tensors_each_has_its_turn(self):
         ranks = self.ranks()
         with mock.patch.object(replicas, "TENSORS_MAX", 5):
             samples = replicas.Samples(each for each in ranks[0][2] if each.role != "buffer")
-            seen = [each for step in range(samples._turns) for each in samples.of(step)]
+            seen = [each for step in range(samples.turns) for each in samples.of(step)]
             self.assertEqual(sorted(map(id, samples.held)), sorted(map(id, seen)))
-            for step in range(samples._turns):
+            for step in range(samples.turns):
                 taken = samples.take(step)
                 rows = replicas.rows_of(taken, replicas.bytes_of(taken))
                 self.assertEqual([each.memory.flatten()[0].item() for each in samples.of(step)],

@@ -81,10 +81,10 @@ class HabitTest(TrapTest):
         self.assertNotIn("gradients are added up", said)
 
     def test_used_gradients_that_are_zeroed_now_and_then(self):
-        for sharded in USED_GRADIENTS:
-            with self.subTest(sharded=sharded):
-                self.equal("used_gradients", "added to by the next step", "steps are committed by now", kill="1:7,0:11",
-                           TRAP_HOW="each fourth step", TRAP_SHARDED=sharded)
+        self.equal("used_gradients", "added to by the next step", "steps are committed by now", kill="1:7,0:11",
+                   TRAP_HOW="each fourth step", TRAP_SHARDED="")
+        if "1" in USED_GRADIENTS:  # FSDP2 shows them too late to be sure
+            self.equal("used_gradients", "it seems that step", kill="", TRAP_HOW="each fourth step", TRAP_SHARDED="1")
 
     def test_used_gradients_that_are_zeroed_in_place(self):
         for sharded in USED_GRADIENTS:
