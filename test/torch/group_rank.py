@@ -416,6 +416,15 @@ def remakes(me: Rank) -> None:
         return {"threads": len(os.listdir("/proc/self/task")), "descriptors": len(os.listdir("/proc/self/fd")),
                 "resident_bytes": resident, "groups": groups.live_count(), "created": groups.created_count()}
 
+    def held_after(first: dict) -> dict:
+        """A group that was closed may take a moment to end its threads and sockets."""
+        until = time.monotonic() + 30
+        now = held()
+        while time.monotonic() < until and any(now[what] > first[what] for what in ("threads", "descriptors")):
+            time.sleep(0.02)
+            now = held()
+        return now
+
     def again(generation: int) -> float:
         groups.close_generation()
         me.open(generation)
@@ -426,7 +435,7 @@ def remakes(me: Rank) -> None:
     sums = [again(generation) for generation in range(2, 8)]
     first = held()
     sums += [again(generation) for generation in range(8, 58)]
-    me.say(first=first, last=held(), sums=sums, failed=groups.failed())
+    me.say(first=first, last=held_after(first), sums=sums, failed=groups.failed())
     dist.destroy_process_group()
 
 
