@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -82,6 +83,16 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+std::atomic<rlim_t> files_of_children{0};  // 0: as many as this process
+
+// Allocates nothing.
+void have_as_many_files_as_before() {
+  rlimit limit{};
+  if (files_of_children == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, files_of_children);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 // Anybody may raise their own. Where it fails the process is as likely to be killed as before. Allocates nothing.
 void be_killed_sooner(int by) {
   const int fd = ::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
@@ -106,6 +117,7 @@ void be_killed_sooner(int by) {
   }
   if (plan.directory != nullptr && ::chdir(plan.directory) != 0) fail_in_child(report, ChildFailure::Stage::directory);
   reset_signals();
+  have_as_many_files_as_before();
   if (plan.killed_sooner > 0) be_killed_sooner(plan.killed_sooner);
   ::execve(plan.program, plan.argv, plan.environment);
   fail_in_child(report, ChildFailure::Stage::exec);
@@ -410,12 +422,15 @@ class RealProcesses final : public Processes {
 
 }  // namespace
 
-void allow_many_files() {
+std::uint64_t allow_many_files() {
   constexpr rlim_t kMany = 65'536;
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kMany));
-  (void)setrlimit(RLIMIT_NOFILE, &limit);  // with what there is, if not
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  rlimit more = limit;
+  more.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kMany));
+  if (more.rlim_cur == limit.rlim_cur || setrlimit(RLIMIT_NOFILE, &more) != 0) return limit.rlim_cur;
+  files_of_children = limit.rlim_cur;
+  return more.rlim_cur;
 }
 
 Processes& real_processes() {

@@ -88,9 +88,9 @@ struct Exit {
 // This very process runs, is stopped, or still ends: a zombie is dead only when the last of its threads has ended.
 [[nodiscard]] bool is_alive(pid_t pid, std::uint64_t start_time);
 
-// As many open files as this process is allowed at all, up to 65,536, where shells allow 1,024. For servers of many, and
-// not for who starts a user's programs: one that uses select() relies on the small number.
-void allow_many_files();
+// As many open files as this process is allowed at all, up to 65,536, where shells allow 1,024; answers how many that are.
+// What it starts has as many as before: a program that uses select() relies on the small number.
+std::uint64_t allow_many_files();
 
 // --- The seam for whoever may run in a simulation: what the daemon wants to know of the processes beside it.
 

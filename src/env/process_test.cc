@@ -351,9 +351,10 @@ TEST(Process, MayHaveManyFilesOpenAsFarAsItIsAllowed) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few{std::min<rlim_t>(before.rlim_max, 200), before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  allow_many_files();
+  EXPECT_EQ(allow_many_files(), std::min<rlim_t>(before.rlim_max, 65'536));
   rlimit now{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
+  EXPECT_EQ(run_shell("ulimit -n", {}).text, "200\n");
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(now.rlim_cur, std::min<rlim_t>(before.rlim_max, 65'536));
   EXPECT_EQ(now.rlim_max, before.rlim_max);

@@ -16,7 +16,7 @@
 namespace pawl::job {
 
 int command_control(const ControlCommandOptions& options) {
-  allow_many_files();
+  const std::uint64_t files_max = allow_many_files();
   ControlServerOptions server;
   server.addresses.clear();
   std::istringstream addresses(options.listen);
@@ -36,10 +36,10 @@ int command_control(const ControlCommandOptions& options) {
   const Fd stop(signalfd(-1, &wanted, SFD_CLOEXEC));
   if (!stop.valid()) return report_error(system_error("control: signalfd", errno));
   log_to(2, LogLevel::info, "control");
-  const Status served = run_control_server(server, stop.get(), [](const std::vector<std::string>& ready) {
+  const Status served = run_control_server(server, stop.get(), [files_max](const std::vector<std::string>& ready) {
     std::string all;
     for (const std::string& address : ready) all += text(all.empty() ? "" : ",", address);
-    log_info("control_serves", "addresses", all);
+    log_info("control_serves", "addresses", all, "files_max", files_max);
   });
   if (!served) return report_error(served.error());
   return kExitOk;

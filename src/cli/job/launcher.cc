@@ -67,6 +67,7 @@ class Launcher {
 
  private:
   Status begin();
+  [[nodiscard]] Status put_token_back() const;
   Status start_control();
   Status start_keeper(Node& node);
   void write_record() const;
@@ -138,7 +139,14 @@ Status Launcher::begin() {
   return {};
 }
 
+// Of a job that has run for long: who tidies /tmp may have taken it.
+Status Launcher::put_token_back() const {
+  const std::string path = join_path(plan_.directory, "token");
+  return path_exists(path) ? Status() : write_file_atomically(path, plan_.token);
+}
+
 Status Launcher::start_control() {
+  PAWL_TRY(put_token_back());
   const Fd log(
       ::open(join_path(plan_.directory, "control.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   SpawnOptions options;
@@ -154,6 +162,7 @@ Status Launcher::start_control() {
 }
 
 Status Launcher::start_keeper(Node& node) {
+  PAWL_TRY(put_token_back());
   SpawnOptions options;
   options.argv = {self_,
                   "keeper",

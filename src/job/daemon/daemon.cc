@@ -66,7 +66,7 @@ DaemonLines lines_of(const DaemonOptions& options, const Environment& environmen
 }  // namespace
 
 int run_daemon(const DaemonOptions& options) {
-  allow_many_files();
+  (void)allow_many_files();
   signal(SIGPIPE, SIG_IGN);
   log_to(STDERR_FILENO, LogLevel::info, text("node=", options.node));
   const Environment& environment = real_environment();

@@ -61,7 +61,7 @@ constexpr Duration kPortWait = seconds(10);
 constexpr Duration kLookAgain = milliseconds(20);
 // A pawld maps the arenas of its whole node and so would be the first that the kernel kills for want of memory, which frees
 // nothing: the keeper holds them. A trainer's death frees what it has, and its seat goes on in place.
-constexpr int kTrainerKilledSooner = 500;
+constexpr int kTrainerKilledSooner = 1000;  // whatever the two have: pawld has the arenas of many
 
 // From which this text is read, then an end.
 Result<Fd> pipe_with(const std::string& text) {
@@ -171,8 +171,8 @@ class Keeper final : private NodeKeeper::Node {
   void on_trainer_exit(std::uint32_t local_index, Duration now);
 
   Result<TrainerStreams> open_outputs(std::uint32_t local_index, Trainer& trainer);
-  [[nodiscard]] std::vector<std::string> daemon_arguments(std::uint64_t incarnation,
-                                                          std::span<const HeldSegment> held) const;
+  [[nodiscard]] std::vector<std::string> daemon_arguments(std::uint64_t incarnation, std::span<const HeldSegment> held,
+                                                          bool token) const;
   [[nodiscard]] std::string socket_variable() const;  // of the environment of this node's trainers, and of no other's
 
   const KeeperOptions& options_;
@@ -329,8 +329,8 @@ Result<std::uint64_t> Keeper::next_incarnation(std::uint64_t last) {
   return incarnation;
 }
 
-std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
-                                                  std::span<const HeldSegment> held_segments) const {
+std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation, std::span<const HeldSegment> held_segments,
+                                                  bool token) const {
   std::vector<std::string> argv = options_.daemon_argv;
   const auto add = [&](const char* flag, std::string value) {
     argv.emplace_back(flag);
@@ -347,7 +347,7 @@ std::vector<std::string> Keeper::daemon_arguments(std::uint64_t incarnation,
   add("--keeper-fd", text(kChannelFd));
   add("--listen-fd", text(kListenFd));
   add("--local-fd", text(kLocalFd));
-  if (token_) add("--token-fd", text(kTokenFd));
+  if (token) add("--token-fd", text(kTokenFd));
   if (death_) add("--death-fd", text(kDeathFd));
   add("--nproc-per-node", text(options_.seats_per_node));
   std::string held;
@@ -372,14 +372,17 @@ Result<std::uint64_t> Keeper::start_daemon(std::uint64_t incarnation, std::span<
   else
     log_warn("pawld_death_seen_late", "why", death.error().what);
   SpawnOptions spawn_options;
-  spawn_options.argv = daemon_arguments(incarnation, held);
   spawn_options.inherited_fds = {
       {child_end.get(), kChannelFd}, {listener_.get(), kListenFd}, {local_listener_.get(), kLocalFd}};
   Fd token;
   if (token_) {
-    PAWL_ASSIGN(token, pipe_with(*token_));
-    spawn_options.inherited_fds.push_back({token.get(), kTokenFd});
+    if (Result<Fd> pipe = pipe_with(*token_); pipe)
+      token = std::move(pipe).value();
+    else
+      log_warn("token_not_handed_over", "why", pipe.error().what);
   }
+  spawn_options.argv = daemon_arguments(incarnation, held, token.valid());
+  if (token.valid()) spawn_options.inherited_fds.push_back({token.get(), kTokenFd});
   if (death_) spawn_options.inherited_fds.push_back({death_->page_fd(), kDeathFd});
   for (std::size_t i = 0; i < held.size(); ++i)
     spawn_options.inherited_fds.push_back({held[i].fd.get(), kFirstHeldFd + static_cast<int>(i)});

@@ -75,7 +75,10 @@ Pawld::Parts::Parts(Pawld& pawld)
                  pawld.on_change(pawld.context_.mirror.learn(std::move(state), revision, pawld.context_.clock->now()));
                },
            .on_lost = [&pawld](const KeyValue& kv) { pawld.note(kv); },
-           .probe = [this](std::span<const NodeRecord> spares) { return spare_probes.ask(spares); }}),
+           .probe =
+               [this, &pawld](std::span<const NodeRecord> spares) {
+                 return spare_probes.ask(spares, pawld.context_.mirror.state().evicted.size());
+               }}),
       spare_memory(pawld.context_, {.on_refused =
                                         [this](const std::string& why) {
                                           events.tell("spare_refused", nlohmann::json{{"detail", why}}.dump());
@@ -170,7 +173,7 @@ Pawld::Parts::Parts(Pawld& pawld)
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); }),
       drains(pawld.context_, trainers, mover, events,
              {.progress = [this] { return progress.progress(); },
-              .spares = {.probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares); },
+              .spares = {.probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares, {}); },
                          .forget_probes = [this] { drain_probes.forget(); }}}),
       recovery({pawld.context_, trainers, memory, imports, mover, events}),
       seats({pawld.context_, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, mover, holds,

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,8 @@
 #include "job/transport/messages.h"
 
 namespace pawl::job {
+
+inline constexpr Duration kProbePatience = std::chrono::seconds(3);
 
 class SpareProbes {
  public:
@@ -27,9 +30,10 @@ class SpareProbes {
     std::vector<NodeLife> silent;   // they did not answer
     std::vector<NodeLife> pending;  // they have not yet
   };
-  // Asks those that were not asked in this generation yet. Who does not answer is silent after `communication_grace` if
-  // another has answered, or if there is no other; else after `silence`.
-  [[nodiscard]] Answers ask(std::span<const NodeRecord> spares);
+  // Asks those that were not asked in this generation yet. `wanted`: so many are to be taken. Once as many have answered, or
+  // where there is no choice, who does not answer is silent after `communication_grace`; else, and always without
+  // `wanted`, as where a silent one ends all, after three times that or kProbePatience, whichever is longer.
+  [[nodiscard]] Answers ask(std::span<const NodeRecord> spares, std::optional<std::size_t> wanted);
   void forget() { asked_.clear(); }  // they are asked anew
 
  private:
@@ -40,11 +44,14 @@ class SpareProbes {
   };
   void start(const NodeRecord& spare, Duration asked_at);
 
+  [[nodiscard]] Duration patience() const;
+
   NodeContext& context_;
   std::function<Hello(Purpose)> hello_;
   std::function<void()> on_answer_;
   Generation asked_in_;
   std::map<NodeLife, Asked> asked_;  // in that generation
+  const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
 };
 
 }  // namespace pawl::job

@@ -79,14 +79,14 @@ TEST_F(Probes, WhoAnswersAtAllIsNotSilent) {
   refusing.reset();
   Hello hello;
   std::thread peer = answer(answering, PeerRefusedMessage{PeerRefusal::later, "not yet in that generation"}, &hello);
-  SpareProbes::Answers answers = probes.ask(spares);
+  SpareProbes::Answers answers = probes.ask(spares, 1);
   EXPECT_EQ(answers.pending.size(), 2u);
   EXPECT_TRUE(answers.silent.empty());
   take(2);
   peer.join();
   EXPECT_EQ(hello.purpose, Purpose::fetch);
   EXPECT_EQ(hello.expected, Incarnation(1));
-  answers = probes.ask(spares);
+  answers = probes.ask(spares, 1);
   EXPECT_TRUE(answers.pending.empty());
   EXPECT_EQ(answers.silent, std::vector{test_life(5)});
 }
@@ -96,14 +96,14 @@ TEST_F(Probes, WhoIsLateIsSilentOnceAnotherHasAnswered) {
   const std::vector<NodeRecord> spares{spare(3, answering), spare(4, swallowing)};
   Hello hello;
   std::thread peer = answer(answering, WelcomeMessage{NodeId(3), Incarnation(1)}, &hello);
-  (void)probes.ask(spares);
+  (void)probes.ask(spares, 1);
   take(1);
   peer.join();
-  EXPECT_EQ(probes.ask(spares).pending, std::vector{test_life(4)}) << "it has had no time";
+  EXPECT_EQ(probes.ask(spares, 1).pending, std::vector{test_life(4)}) << "it has had no time";
   const int before = told;
   node.pass(node.context.deadlines.communication_grace);
   EXPECT_EQ(told, before + 2) << "who waits for it looks again, once for each that was asked";
-  EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
+  EXPECT_EQ(probes.ask(spares, 1).silent, std::vector{test_life(4)});
   end_swallowing(1);
 }
 
@@ -112,13 +112,13 @@ TEST_F(Probes, WhileNobodyHasAnsweredAllHaveTime) {
   node.learn(JobPhase::quiescing);
   const Fd busy = *listen_tcp({"127.0.0.1", 0});
   const std::vector<NodeRecord> spares{spare(3, busy), spare(4, swallowing)};
-  (void)probes.ask(spares);
+  (void)probes.ask(spares, 1);
   node.clock.sleep(2 * node.context.deadlines.communication_grace);
-  EXPECT_EQ(probes.ask(spares).pending.size(), 2u);
+  EXPECT_EQ(probes.ask(spares, 1).pending.size(), 2u);
   Hello hello;
   answer(busy, WelcomeMessage{NodeId(3), Incarnation(1)}, &hello).join();
   take(1);
-  EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
+  EXPECT_EQ(probes.ask(spares, 1).silent, std::vector{test_life(4)});
   end_swallowing(1);
 }
 
@@ -126,21 +126,37 @@ TEST_F(Probes, WhoSaysNothingIsSilent) {
   node.context.deadlines = derive_deadlines(std::chrono::seconds(1));
   node.learn(JobPhase::quiescing);
   const std::vector<NodeRecord> spares{spare(4, swallowing)};
-  EXPECT_EQ(probes.ask(spares).pending.size(), 1u);
+  EXPECT_EQ(probes.ask(spares, 1).pending.size(), 1u);
   take(1);
-  EXPECT_EQ(probes.ask(spares).silent, std::vector{test_life(4)});
+  EXPECT_EQ(probes.ask(spares, 1).silent, std::vector{test_life(4)});
 }
 
 TEST_F(Probes, WhoseProbeDoesNotEndIsSilent) {
   node.learn(JobPhase::quiescing);
   const std::vector<NodeRecord> alone{spare(4, swallowing)};
-  EXPECT_EQ(probes.ask(alone).pending.size(), 1u);
+  EXPECT_EQ(probes.ask(alone, 1).pending.size(), 1u);
   node.clock.sleep(node.context.deadlines.communication_grace);  // and nothing was posted
-  EXPECT_EQ(probes.ask(alone).silent, std::vector{test_life(4)});
+  EXPECT_EQ(probes.ask(alone, 1).silent, std::vector{test_life(4)});
   const std::vector<NodeRecord> two{spare(4, swallowing), spare(5, swallowing)};
-  EXPECT_EQ(probes.ask(two).pending.size(), 2u) << "now there is another";
+  EXPECT_EQ(probes.ask(two, 1).pending.size(), 2u) << "now there is another";
   node.clock.sleep(node.context.deadlines.silence);
-  EXPECT_EQ(probes.ask(two).silent.size(), 2u);
+  EXPECT_EQ(probes.ask(two, 1).silent.size(), 2u);
+  end_swallowing(2);
+}
+
+TEST_F(Probes, WhoMayBeWantedAsWellHasTime) {
+  node.learn(JobPhase::quiescing);
+  const std::vector<NodeRecord> spares{spare(3, answering), spare(4, swallowing), spare(5, swallowing)};
+  Hello hello;
+  std::thread peer = answer(answering, WelcomeMessage{NodeId(3), Incarnation(1)}, &hello);
+  (void)probes.ask(spares, 2);
+  take(1);
+  peer.join();
+  node.clock.sleep(node.context.deadlines.communication_grace);
+  EXPECT_EQ(probes.ask(spares, 2).pending.size(), 2u) << "one has answered, and two are wanted";
+  EXPECT_EQ(probes.ask(spares, {}).pending.size(), 2u) << "as in a drain";
+  EXPECT_EQ(probes.ask(std::span(spares).subspan(1), 1).pending.size(), 2u) << "who has gone answers for nobody";
+  EXPECT_EQ(probes.ask(spares, 1).silent.size(), 2u);
   end_swallowing(2);
 }
 
@@ -152,13 +168,13 @@ TEST_F(Probes, EachRecoveryAsksAnew) {
     (void)node.learn();
     Hello hello;
     std::thread peer = answer(answering, WelcomeMessage{NodeId(3), Incarnation(1)}, &hello);
-    EXPECT_EQ(probes.ask(spares).pending.size(), 1u);
-    EXPECT_EQ(probes.ask(spares).pending.size(), 1u);  // and is not asked twice
+    EXPECT_EQ(probes.ask(spares, 1).pending.size(), 1u);
+    EXPECT_EQ(probes.ask(spares, 1).pending.size(), 1u);  // and is not asked twice
     take(1);
     peer.join();
     EXPECT_EQ(hello.generation, Generation(generation));
-    EXPECT_TRUE(probes.ask(spares).pending.empty());
-    EXPECT_TRUE(probes.ask(spares).silent.empty());
+    EXPECT_TRUE(probes.ask(spares, 1).pending.empty());
+    EXPECT_TRUE(probes.ask(spares, 1).silent.empty());
   }
 }
 
