@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from pawl import sharded, volatile_state
 from pawl._library import Placement
-from pawl.errors import PawlError, Refused
+from pawl.errors import PawlError, Recover, Refused, Stop
 from pawl.protect import Held, Protected, is_zero, storage_order
 
 WINDOWS, EACH = 8, 1000  # so many captured steps are compared after a loss, and later one of so many steps
@@ -236,8 +236,8 @@ class Replicas:
                 head, _, others = self._rendezvous.rendezvous_get(key + "/whole", SAMPLES_S).partition(b"\n")
                 self._see({**json.loads(head), "elements": rows_of(taken, others)},
                           {**mine, "elements": rows_of(taken, content)}, life)
-        except PawlError:
-            pass  # a loss, or the other died before it told: the next step is compared again
+        except (PawlError, Recover, Stop):
+            pass  # a loss, the end, or the other died before it told: the next step is compared again
 
     def _forget_claimed(self, key: str) -> None:
         """The one before, for which nobody comes any more: the rendezvous keeps what is not deleted."""
