@@ -40,7 +40,7 @@ class CapturedSteps:
         self._protected.reshard()
         if self._state.sealed:
             self.replicas.begin(self._done(), self._state.held)
-        if not self._state.sealed:
+        else:
             if number - first_done == STEPS_BEFORE_SEAL:
                 self.watch()
             self._protected.carried_gradient(self._done())  # the next block shows whether they count

@@ -1,9 +1,8 @@
 // ControlSession: the control from the loop's point of view. Calls that block run in a task of its own, in order.
 //
 // Answers come back as tasks of the loop, and none after the session's end (which is on the loop, or when it has ended).
-// The node's lease is kept alive on a second task, so that a slow call never
-// costs the registration. While the control is away calls fail (`unreachable`) and the caller asks again: everything it
-// does is idempotent. Ends with its tasks joined.
+// The node's lease is kept alive on a second task, so that a slow call never costs the registration. While the control is
+// away calls fail (`unreachable`) and the caller asks again: everything it does is idempotent. Ends with its tasks joined.
 #pragma once
 
 #include <deque>

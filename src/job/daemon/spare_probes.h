@@ -2,9 +2,9 @@
 //
 // Nobody has a link to a spare, so of one whose data links are cut nobody knows: it would be given seats, and be evicted
 // for its silence. A probe connects to the address where it would be fetched from, says hello and waits for any answer, in
-// a task of its own. What it finds is a preference (recovery/spares.h), no proof: where one has answered, another that
-// takes longer than `communication_grace` is passed by; while none has, as on machines without a free core, all have
-// time. On the loop's thread.
+// a task of its own. What it finds is a preference (recovery/spares.h), no proof: where enough have answered, another
+// that takes longer than `communication_grace` is passed by; while too few have, as on machines without a free core, all
+// have time. On the loop's thread.
 #pragma once
 
 #include <functional>
