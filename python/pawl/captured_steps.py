@@ -120,6 +120,5 @@ class CapturedSteps:
         rehearses has opened none."""
         if not self._state.sealed:
             return
-        for step in range(left.step, self._done() + 1):
-            self._windows.torn[step] = (f"gradients of {left.name} that it left were added to, which no step had done "
-                                        f"before. Zero them when the block ends")
+        self._windows.tear(left.step, self._done(), f"gradients of {left.name} that it left were added to, which no "
+                                                    f"step had done before. Zero them when the block ends")

@@ -96,6 +96,14 @@ class Windows:
                 self._trainer.window_void(f"{written} was written")
         self._note(written, step, quiet)
 
+    def tear(self, first: int, last: int, why: str) -> None:
+        """Nobody shall go on from these steps. The window of the last one becomes void if it is open and not sealed yet:
+        then a loss goes back to the step before them."""
+        for step in range(first, last + 1):
+            self.torn[step] = why
+        with contextlib.suppress(PawlError):
+            self._trainer.window_void(why)
+
     def _note(self, written: str, torn: int | None, quiet: bool = False) -> None:
         """The script has written where a window may have been copying: from now on its blocks begin without one."""
         if torn is not None:

@@ -558,6 +558,20 @@ class WindowTest(unittest.TestCase):
         job._captured.end(quiet=False)
         self.assertEqual([4], list(self.windows.torn))
 
+    def test_a_gradient_that_is_added_to_for_the_first_time_ends_the_window(self):
+        job = self.job()
+        job.model(torch.randn(8, 4)).sum().backward()  # a block's, after which the optimizer steps
+        job.optimizer.step()
+        job._protected.gradients.used(job.optimizer)
+        job._begin(5)
+        job._trainer.calls = []
+        job.model(torch.randn(8, 4)).sum().backward()
+        job._protected.gradients.about_to_step(job.optimizer)
+        self.assertEqual(["window_void"], job._trainer.calls, "not sealed, it is the step before that counts")
+        self.assertEqual([4], list(self.windows.torn))
+        with self.assertRaisesRegex(pawl.Refused, "step 4 can't be restored: gradients of 0.weight"):
+            job._captured.refuse_torn(4)
+
     def test_writes_at_the_loops_top_are_seen_before_the_seal(self):
         job = self.job()
         job._state.sealed, job._done, job._captured.due = False, 1, False
