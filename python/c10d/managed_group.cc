@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "draining_work.h"
+#include "forked.h"
 #include "generation.h"
 #include "interrupt.h"
 #include "loopback.h"
@@ -72,6 +73,7 @@ ManagedGroup::~ManagedGroup() {
 }
 
 void ManagedGroup::release_resources() {
+  if (forked()) return keep_inner();
   Groups::all().leave(this);
   disconnect();
 }
@@ -112,6 +114,12 @@ void ManagedGroup::disconnect() {
   std::optional<py::gil_scoped_release> unlocked;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) unlocked.emplace();
   dropped = {};
+}
+
+void ManagedGroup::keep_inner() {
+  for (auto& group : inner_) {
+    if (group) new std::shared_ptr<InnerGroup>(std::move(group));
+  }
 }
 
 void ManagedGroup::interrupt() {
@@ -404,6 +412,7 @@ void ManagedGroup::abort() {
 }
 
 void ManagedGroup::shutdown() {
+  if (forked()) return;
   {
     std::lock_guard lock(mutex_);
     destroyed_ = true;
@@ -448,6 +457,7 @@ std::optional<std::string> Groups::open(std::uint64_t generation, StorePointer s
 }
 
 void Groups::close() {
+  if (forked()) return;  // a lock may be held there by a thread that only the parent has
   const bool cut_off = Generation::current().state().mode == Mode::draining || OutstandingWorks::all().count() > 0;
   Generation::current().close();
   if (cut_off) {

@@ -5,6 +5,7 @@
 
 #include "build_log.h"
 #include "draining_work.h"
+#include "forked.h"
 #include "generation.h"
 #include "interrupt.h"
 #include "library.h"
@@ -19,6 +20,7 @@ namespace pawl {
 namespace {
 
 void use_library(const std::optional<std::string>& path, std::uintptr_t handle) {
+  if (forked()) return;
   const py::gil_scoped_release unlocked;
   InterruptThread::only().stop();
   Library::loaded().detach();

@@ -44,7 +44,7 @@ SAY_EVERY_S = 15.0
 LEFT_AFTER_S = 3600.0  # a folder of another machine's build that nobody has touched for so long is nobody's
 ERROR_LINES = 6
 # Torch's headers cost more than all of our code: what needs them is compiled as one file.
-_WITHOUT_TORCH = ("generation.cc", "interrupt.cc", "library.cc", "sockets.cc")
+_WITHOUT_TORCH = ("forked.cc", "generation.cc", "interrupt.cc", "library.cc", "sockets.cc")
 
 
 @dataclass(frozen=True)

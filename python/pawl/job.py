@@ -95,6 +95,8 @@ class Step(KeptAsInt):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  _traceback: TracebackType | None) -> bool:
+        if script_exit.forked():
+            return False
         swallowed = self._job._exit(self, error)
         if _observer is not None and error is None and not self.lost:
             _observer.finished(self._job, self)
@@ -229,7 +231,8 @@ class Job:
                     script_exit.say(changed)
                 yield step, batch
         finally:
-            place.close()
+            if not script_exit.forked():  # the workers are the parent's
+                place.close()
 
     def _place_in(self, loader: Any) -> loaders.Place:
         return self._place if self._place is not None else loaders.place_in(loader)

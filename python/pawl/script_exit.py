@@ -35,6 +35,7 @@ _failed = False  # this process ends because something went wrong
 _exits_well = False  # exit code 0 was asked for
 _refused = False  # and pawl has said what
 _job: EndingJob | None = None
+_forked = False  # by the script, out of the process whose job it is
 
 
 # How it was left --------------------------------------------------------------------------------------------------
@@ -44,7 +45,7 @@ def left_by_break(frame: FrameType | None) -> bool:
 
     An exception leaves the frame at the instruction that raised it; POP_TOP (POP_ITER) raises nothing.
     """
-    if frame is None or frame.f_lasti < 0:
+    if _forked or frame is None or frame.f_lasti < 0:
         return False
     return _instruction(frame) in ("POP_TOP", "POP_ITER")
 
@@ -113,9 +114,22 @@ def watch(job: EndingJob) -> None:
     global _job
     if _job is None:
         atexit.register(_at_exit)
+        os.register_at_fork(after_in_child=_be_forked)
     _job = job
     show_sentences()
     _see_exit_codes()
+
+
+def forked() -> bool:
+    """Whether this process was forked by the script: the job is its parent's, and whatever it leaves is no end of a step
+    or loop."""
+    return _forked
+
+
+def _be_forked() -> None:
+    global _forked, _job
+    _forked, _job = True, None
+    atexit.unregister(_at_exit)
 
 
 def show_sentences() -> None:

@@ -94,6 +94,47 @@ def mistakes(me: Rank) -> None:
     dist.destroy_process_group()
 
 
+def forks(me: Rank) -> None:
+    """In the middle of the work a process is forked that ends as scripts do, and one that drops a group before. Says
+    their exit codes, whether the groups still work, and what failed."""
+    import gc
+
+    me.join("pawl")
+    group = dist.new_group(timeout=LONG)
+    codes = []
+    for drops in (False, True):
+        outstanding = dist.all_reduce(torch.ones(1), async_op=True) if me.rank == 0 else None
+        pid = os.fork()
+        if not pid:
+            if drops:
+                dist.destroy_process_group(group)
+                del group
+                gc.collect()
+            sys.exit(0)
+        codes.append(exit_code_of(pid))
+        if outstanding is None:
+            outstanding = dist.all_reduce(torch.ones(1), async_op=True)
+        outstanding.wait()
+    sums = [torch.ones(1), torch.ones(1)]
+    dist.all_reduce(sums[0])
+    dist.all_reduce(sums[1], group=group)
+    me.say(codes=codes, sums=[float(each) for each in sums], failed=groups.failed())
+    dist.destroy_process_group()
+
+
+def exit_code_of(pid: int, patience_s: float = 60) -> int | None:
+    """None: it did not end, and was killed."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
 def train(me: Rank) -> None:
     """Trains DDP or ZeRO by commands, through as many generations as the test opens.
 
@@ -442,4 +483,4 @@ def remakes(me: Rank) -> None:
 if __name__ == "__main__":
     options = json.loads(sys.argv[2])
     {"forms": forms, "collectives": collectives, "mistakes": mistakes, "train": train, "blocked": blocked,
-     "torn": torn, "making": making, "remakes": remakes}[sys.argv[1]](Rank(**options))
+     "torn": torn, "forks": forks, "making": making, "remakes": remakes}[sys.argv[1]](Rank(**options))

@@ -63,6 +63,12 @@ class EqualTest(unittest.TestCase):
             self.assertEqual(list(group_collectives.CASES), said["same"], "a case failed on both: it compares nothing")
             self.assertIsNone(said["failed"])
 
+    def test_a_forked_process_leaves_its_parents_groups_alone(self) -> None:
+        for said in group_ranks.run("forks", 2, "codes"):
+            self.assertEqual([0, 0], said["codes"])
+            self.assertEqual([2.0, 2.0], said["sums"])
+            self.assertIsNone(said["failed"])
+
     def test_a_mistake_of_the_caller_raises_at_the_call(self) -> None:
         for said in group_ranks.run("mistakes", 2, "raised"):
             for raised in said["raised"]:

@@ -24,6 +24,11 @@ class HabitTest(TrapTest):
     def test_the_module_inside_of_ddp_is_protected(self):
         self.equal("inner_module", kill="1:13node", spares=1)
 
+    def test_processes_that_the_script_forks_in_a_block(self):
+        for loop in ("steps", "loop"):
+            with self.subTest(loop=loop):
+                self.equal("forking", kill="1:6,0:10", TRAP_LOOP=loop)
+
     def test_an_optimizer_that_is_set_back(self):
         self.equal("rollback", kill="1:7,0:10")
 
