@@ -326,6 +326,7 @@ class ManagedJob(Job):
     def _rehearse(self) -> Iterator[Step]:
         """In loopback, until this process has all the state that the others have; then the real thing begins."""
         with captured_output():
+            self._protected.refuse_unready(again=True)
             self._protected.carried_gradient()
             for step in rehearsal_steps(self, self._protected, self._is_second_derived):
                 if int(step) == STEPS_BEFORE_SEAL:

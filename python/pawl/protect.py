@@ -318,21 +318,24 @@ class Protected:
         buffers = [buffer for _, module in self.modules for buffer in module.buffers()]
         return tensors + buffers + [sharded.memory_of(tensor) for _, tensor in self.stable()]
 
-    def refuse_unready(self) -> None:
+    def refuse_unready(self, again: bool = False) -> None:
         """Before the first step: something is protected, with its optimizers. Fails: Refused.
 
         A parameter that is trained by nobody that pawl knows would be restored without its
-        optimizer. A module of its own, such as an average of the weights, may have such; gradients give it away."""
+        optimizer. A module of its own, such as an average of the weights, may have such; gradients give it away.
+        `again`: in a seat whose first process has passed this. Then nothing is looked for among all that lives in the
+        process: that takes tenths of a second, and the others wait."""
         from torch.optim.swa_utils import AveragedModel
         if not self.modules and not self.optimizers:
             raise Refused("nothing is protected: call job.protect(model, optimizer, ...) before job.steps()")
         self.refuse_hooks()
         self._refuse_sharded_since()
         sharded.refuse_parts_of_ranks(self.parameters(), self.world)
-        sharded.refuse_outside(self.parameters(), self.sharded)
-        cut_modules.refuse_unprotected([*self.state_tensors(), *(each for _, each in self.parameters())],
-                                       sharded.gathered(self.sharded))
-        self._refuse_lone_schedulers()
+        if not again:
+            sharded.refuse_outside(self.parameters(), self.sharded)
+            cut_modules.refuse_unprotected([*self.state_tensors(), *(each for _, each in self.parameters())],
+                                           sharded.gathered(self.sharded))
+            self._refuse_lone_schedulers()
         trained = {id(parameter) for _, parameter in self._trained()}
         for (prefix, module), wrapper in zip(self.modules, self.wrappers, strict=True):
             loose = [(prefix + name, each) for name, each in _named_parameters(module, self.sharded)

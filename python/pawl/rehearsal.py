@@ -42,7 +42,6 @@ class RehearsalEnded(BaseException):
 def rehearsal_steps(job: Job, protected: Protected, enough: Callable[[], bool] = lambda: False) -> Iterator[Step]:
     """Steps that don't count, as many as the others have done before they made the layout; fewer, if one of them was
     `enough`."""
-    protected.refuse_unready()
     for number in range(1, STEPS_BEFORE_SEAL + 1):
         step = Step(number, job, rehearsal=True)
         yield step
@@ -78,6 +77,7 @@ class RehearsalJob(Job):
 
     def steps(self, total: int, done: int = 0) -> Iterator[Step]:
         begun_with = self._not_derived()
+        self._protected.refuse_unready()
         for step in rehearsal_steps(self, self._protected):
             self._unwind_if_seated()
             self._watch.see_compiler()

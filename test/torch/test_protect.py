@@ -1146,6 +1146,16 @@ class SchedulerTest(unittest.TestCase):
         found.add([plateau], None)
         found.refuse_unready()
 
+    def test_nothing_is_looked_for_in_the_whole_process_while_others_wait_for_the_seat(self):
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found = protect.Protected(0, 1)
+        found.add([model, optimizer], None)
+        with mock.patch("gc.get_objects", side_effect=AssertionError("all that lives")):
+            found.refuse_unready(again=True)
+            with self.assertRaisesRegex(AssertionError, "all that lives"):
+                found.refuse_unready()
+
 
 class BuiltAlikeTest(unittest.TestCase):
     """What seats compare before they connect."""
