@@ -253,6 +253,11 @@ class Protected:
                               + (" with each scheduler that the optimizer has" if scheduled else "") +
                               ", or `del` one that is not used any more")
 
+    def follows_metrics(self) -> bool:
+        """Whether a scheduler sets rates by what the script tells it, which may be each rank's own."""
+        from torch.optim.lr_scheduler import ReduceLROnPlateau
+        return any(isinstance(each, ReduceLROnPlateau) for each in self._schedulers())
+
     def _schedulers(self) -> Iterator[Any]:
         """Those that are protected, also inside of other things."""
         from torch.optim.lr_scheduler import LRScheduler

@@ -10,7 +10,7 @@ elements, asks later what came of it, and waits for nobody.
 What always holds: a difference is an error only in the first steps after a loss, only where that was not different in
 the state that was restored, only where ranks were found equal before it, and only under DDP or HSDP. Of ranks that have
 nothing but shards of their own, settings that differ are told. A script whose ranks differ by its own doing has that
-told once.
+told once. What a rank's own loss may steer (ReduceLROnPlateau) can differ at any time, and is told, too.
 """
 from __future__ import annotations
 
@@ -258,7 +258,8 @@ class Replicas:
         if not new:
             return
         alike = bool(self._samples.held)  # else nothing but custom has their settings equal
-        is_error = alike and mine["restored"] and mine["young"] and self._equal and not self._warns
+        is_error = (alike and mine["restored"] and mine["young"] and self._equal and not self._warns and
+                    not self._protected.follows_metrics())
         if not is_error:
             self._differing |= set(new)
         shown = "; ".join(itertools.islice(new.values(), SHOWN_MAX))

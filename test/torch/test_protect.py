@@ -1286,6 +1286,17 @@ class ReplicasTest(unittest.TestCase):
                 self.compare(ranks, 8)
             self.assertEqual([], self.said)
 
+    def test_rates_that_a_ranks_own_loss_may_have_cut_are_told(self):
+        ranks = self.ranks()
+        for protected, _, _ in ranks:
+            protected.add([torch.optim.lr_scheduler.ReduceLROnPlateau(protected.optimizers[0])], None)
+        self.compare(ranks, 5)
+        self.restored(ranks)
+        ranks[1][0].optimizers[0].param_groups[0].update(lr=0.05)
+        self.compare(ranks, 7)
+        self.assertEqual(1, len(self.said))
+        self.assertIn("lr of AdamW is 0.1 and 0.05", self.said[0])
+
     def test_what_differs_before_a_loss_is_the_scripts_own_doing(self):
         ranks = self.ranks()
         self.change(ranks, "2.bias weight", 1.01)
