@@ -238,14 +238,15 @@ class Protected:
 
     def _refuse_lone_schedulers(self) -> None:
         """An optimizer's learning rates follow a scheduler that isn't protected: who takes a dead rank's place would
-        begin the schedule anew. torch marks the optimizer's step for each scheduler but ReduceLROnPlateau; others
-        beside one that is protected are found among all that live."""
+        begin the schedule anew. Found among all that live; where some of these are hidden (gc.freeze()), by torch's mark
+        on the optimizer's step, which is there for all kinds but ReduceLROnPlateau, and also for those that are gone."""
         known = list(self._schedulers())
         scheduled = {id(each.optimizer) for each in known}
         lone_ones = _lone_schedulers(self.optimizers, known)
         for optimizer in self.optimizers:
             lone = lone_ones.get(id(optimizer))
-            marked = getattr(optimizer.step, "_wrapped_by_lr_sched", False) and id(optimizer) not in scheduled
+            marked = (gc.get_freeze_count() > 0 and getattr(optimizer.step, "_wrapped_by_lr_sched", False) and
+                      id(optimizer) not in scheduled)
             if lone is not None or marked:
                 raise Refused(f"{_article(lone or 'scheduler')} sets the learning rates of {type(optimizer).__name__}, "
                               f"and it isn't protected: after a loss one rank would begin the schedule anew. Call "

@@ -1146,6 +1146,15 @@ class SchedulerTest(unittest.TestCase):
         found.add([plateau], None)
         found.refuse_unready()
 
+    def test_a_scheduler_that_is_gone_sets_no_rates(self):
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        tried = torch.optim.lr_scheduler.ConstantLR(optimizer)  # a search for the rate, say
+        found = protect.Protected(0, 1)
+        found.add([model, optimizer], None)
+        del tried
+        found.refuse_unready()
+
     def test_nothing_is_looked_for_in_the_whole_process_while_others_wait_for_the_seat(self):
         model = small()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
