@@ -297,7 +297,7 @@ class ManagedJob(Job):
         try:
             if self._steps_here >= STEPS_BEFORE_SEAL:
                 self._state.seal(self._member.build)
-            if self._layouts is not None:
+            if self._layouts is not None and not self._layouts.are_laid():
                 with self._protected.gradients.put_elsewhere(each for _, each in self._protected.parameters()):
                     self._layouts.lay()  # DDP(gradient_as_bucket_view=True) has gradients in its buckets
         except (Recover, Stop) as pending:

@@ -32,6 +32,9 @@ class Layouts:
         self._known: tuple[list[bool], bytes] | None = None  # which are laid, and what was saved
         self._in_use = False  # they have trained in a step that was captured, or were restored
 
+    def are_laid(self) -> bool:
+        return all(is_laid(module) for module in self._modules)
+
     def lay(self) -> None:
         """On all ranks at the end of each step: what DDP would do in its next forward, however many steps later that
         is, so that it is done or not when the step is captured."""
