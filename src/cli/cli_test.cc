@@ -107,7 +107,8 @@ TEST(LauncherRecord, ComesBackFromItsText) {
                         "10.77.0.1:2379",
                         56,
                         "/proc/12/ns/net",
-                        {{NodeId(3), 78, "10.77.0.13:7000", "/proc/12/fd/9", "pn3"}}};
+                        {{NodeId(3), 78, "10.77.0.13:7000", "/proc/12/fd/9", "pn3"}},
+                        {"node-a", "0123"}};
   const auto back = parse_launcher_record(to_json(record));
   ASSERT_TRUE(back) << back.error().what;
   EXPECT_EQ(to_json(*back), to_json(record));

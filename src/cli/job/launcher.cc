@@ -215,7 +215,8 @@ void Launcher::write_record() const {
                         plan_.endpoints,
                         control_running_ ? static_cast<std::uint64_t>(control_process_.pid) : 0,
                         plan_.namespaces ? text("/proc/", own, "/ns/net") : "",
-                        {}};
+                        {},
+                        this_machine()};
   for (const Node& node : nodes_)
     record.nodes.push_back(
         {node.plan->node, node.running ? static_cast<std::uint64_t>(node.keeper.pid) : 0, node.plan->listen,

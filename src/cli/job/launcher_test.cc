@@ -162,6 +162,29 @@ TEST_F(LauncherTest, DoctorGivesAVerdictForEach) {
     EXPECT_EQ(string_in(check, "verdict") == "OK", string_in(check, "remedy").empty()) << check.dump();
 }
 
+TEST_F(LauncherTest, ARunDirectoryThatMachinesShareIsRefused) {
+  LauncherRecord record;
+  record.pid = 1;
+  record.machine = {this_machine().host + "-b", ""};
+  const auto leave = [&] {
+    ASSERT_TRUE(make_private_directory(job_directory("shared")));
+    ASSERT_TRUE(write_file_atomically(directory_.path("shared/launcher.json"), to_json(record)));
+    ASSERT_TRUE(write_file_atomically(directory_.path("shared/token"), "theirs"));
+  };
+  leave();
+  EXPECT_EQ(run({"run", "--job", "shared", "--", "/bin/true"}), 2);
+  for (const char* said : {"-b (launcher 1)", "set PAWL_RUN_DIR to a folder that is local", "--log-dir"})
+    EXPECT_NE(output().find(said), std::string::npos) << output();
+  EXPECT_EQ(read_file(directory_.path("shared/token")).value_or(""), "theirs") << "nothing of it was touched";
+  record.machine = {this_machine().host, "another"};
+  leave();
+  EXPECT_FALSE(make_job_directory("shared")) << "two machines may have one name";
+  record.machine = this_machine();  // and its pid 1 has another start time: it is dead
+  leave();
+  EXPECT_TRUE(make_job_directory("shared"));
+  EXPECT_FALSE(path_exists(directory_.path("shared/token")));
+}
+
 TEST_F(LauncherTest, OneInterruptStopsCleanlyAndLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start_quiet_job({"--no-namespaces"}));
   const LauncherRecord before = record();

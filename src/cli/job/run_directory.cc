@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -18,6 +19,13 @@
 
 namespace pawl::job {
 
+Machine this_machine() {
+  std::string host(256, '\0');
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  const std::string id = read_file("/etc/machine-id", 256).value_or("");
+  return {host.c_str(), id.substr(0, id.find('\n'))};
+}
+
 std::string to_json(const LauncherRecord& record) {
   json nodes = json::array();
   for (const LauncherNode& node : record.nodes)
@@ -26,13 +34,9 @@ std::string to_json(const LauncherRecord& record) {
                      {"address", node.address},
                      {"netns", node.netns},
                      {"link", node.link}});
-  const json all = {{"pid", record.pid},
-                    {"start_time", record.start_time},
-                    {"job", record.job},
-                    {"control", record.control},
-                    {"control_pid", record.control_pid},
-                    {"netns", record.netns},
-                    {"nodes", nodes}};
+  const json all = {{"pid", record.pid},           {"start_time", record.start_time},   {"job", record.job},
+                    {"control", record.control},   {"control_pid", record.control_pid}, {"netns", record.netns},
+                    {"host", record.machine.host}, {"machine", record.machine.id},      {"nodes", nodes}};
   return all.dump(1) + "\n";
 }
 
@@ -45,7 +49,8 @@ Result<LauncherRecord> parse_launcher_record(const std::string& content) {
                         string_in(all, "control"),
                         number_in(all, "control_pid"),
                         string_in(all, "netns"),
-                        {}};
+                        {},
+                        {string_in(all, "host"), string_in(all, "machine")}};
   for (const json& node : array_in(all, "nodes"))
     record.nodes.push_back({NodeId(static_cast<std::uint32_t>(number_in(node, "node"))), number_in(node, "keeper_pid"),
                             string_in(node, "address"), string_in(node, "netns"), string_in(node, "link")});
@@ -86,17 +91,35 @@ Status check_socket_paths(const std::string& directory) {
                                    " bytes shorter, or choose a shorter --job")};
 }
 
+Error of_another_machine(const LauncherRecord& record, const std::string& directory) {
+  const std::string there = record.machine.host;
+  return {Code::invalid,
+          text("run directory ", directory, ": belongs to a `pawl run` on ",
+               there == this_machine().host ? text("another machine named ", there) : there, " (launcher ", record.pid,
+               "), and machines can't share a run directory: set PAWL_RUN_DIR to a folder that is local "
+               "to each machine, and use --log-dir for logs in a shared one. If that `pawl run` has "
+               "ended, you may also remove the directory")};
+}
+
 }  // namespace
 
 Result<std::string> make_job_directory(const std::string& job) {
   PAWL_TRY(check_job_name(job));
   PAWL_TRY(make_private_directory(run_root()));
-  if (const Result<LauncherRecord> record = read_launcher_record(job); record && is_running(*record))
-    return Error{Code::invalid, text("job ", job, " already runs from ", run_root(), " (launcher ", record->pid,
-                                     "): choose another --job, or another PAWL_RUN_DIR")};
   const std::string directory = job_directory(job);
+  if (const Result<LauncherRecord> record = read_launcher_record(job)) {
+    if (!record->machine.host.empty() && record->machine != this_machine())
+      return of_another_machine(*record, directory);
+    if (is_running(*record))
+      return Error{Code::invalid, text("job ", job, " already runs from ", run_root(), " (launcher ", record->pid,
+                                       "): choose another --job, or another PAWL_RUN_DIR")};
+  }
   PAWL_TRY(check_socket_paths(directory));
   PAWL_TRY(remove_tree(run_root(), directory));
+  if (::mkdir(directory.c_str(), 0700) != 0 && errno == EEXIST)
+    return Error{Code::invalid, text("run directory ", directory,
+                                     ": another `pawl run` has made it in this moment: choose another "
+                                     "--job, or set PAWL_RUN_DIR to a folder that is local to each machine")};
   PAWL_TRY(make_private_directory(directory));
   return directory;
 }

@@ -23,6 +23,13 @@ struct LauncherNode {
   std::string netns;    // path of the node's network namespace; empty: the launcher's
   std::string link;     // the fabric's end of its cable; empty: none
 };
+struct Machine {  // names alone may be alike ("localhost")
+  std::string host;
+  std::string id;  // of /etc/machine-id; empty: there is none
+  bool operator==(const Machine&) const = default;
+};
+[[nodiscard]] Machine this_machine();
+
 struct LauncherRecord {
   std::uint64_t pid = 0;
   std::uint64_t start_time = 0;
@@ -31,6 +38,7 @@ struct LauncherRecord {
   std::uint64_t control_pid = 0;  // 0: not ours
   std::string netns;              // the fabric's; empty: the machine's
   std::vector<LauncherNode> nodes;
+  Machine machine = {};  // where the launcher runs: its pid means nothing elsewhere
 };
 [[nodiscard]] std::string to_json(const LauncherRecord& record);
 [[nodiscard]] Result<LauncherRecord> parse_launcher_record(const std::string& json);
@@ -41,8 +49,9 @@ struct LauncherRecord {
 [[nodiscard]] Result<LauncherRecord> read_launcher_record(const std::string& job);  // `not_found`
 
 // A fresh directory for `job`, with the remains of an ended one of that name removed.
-// Fails: `invalid` if a job of this name runs from here, a directory is not ours alone, or its path is too long for
-// sockets.
+// Fails: `invalid` if a job of this name runs from here, the directory is that of another machine's launcher (on a
+// file system that both share; whether it still runs can't be seen) or is being made by another, a directory is not
+// ours alone, or its path is too long for sockets.
 [[nodiscard]] Result<std::string> make_job_directory(const std::string& job);
 
 // After a job has ended well: leaves its logs, and nothing else, in its directory; and of ended jobs the newest
