@@ -87,7 +87,10 @@ void add_job(CLI::App& app, JobOptions& job) {
 
 void add_without_effect(CLI::App& app, RunOptions& run, const std::string& flag) {
   app.add_option_function<std::string>(
-         both(flag), [&run, flag](const std::string&) { run.without_effect.push_back(flag); },
+         both(flag),
+         [&run, flag](const std::string& value) {
+           run.without_effect.push_back({flag, value});
+         },
          "accepted for torchrun's sake, no effect")
       ->group("torchrun's flags that have no effect");
 }
@@ -186,7 +189,7 @@ void add_run(CLI::App& app, Everything& all) {
     if (!parse_number(std::string_view(all.nproc), o.seats_per_node))
       throw CLI::ValidationError("--nproc-per-node", text("\"", all.nproc, "\": expected a number"));
     if (!all.tee.empty()) o.tee = stream_bits("--tee", all.tee);
-    if (!all.redirects.empty()) o.without_effect.emplace_back("--redirects");
+    if (!all.redirects.empty()) o.without_effect.push_back({"--redirects", all.redirects});
     if (rank->count() > 0) o.node_rank = all.node_rank;
     if (spares->count() > 0) o.spare_count = all.spares;
     if (replicas->count() > 0) o.replica_count = all.replicas;

@@ -15,6 +15,10 @@ namespace pawl::job {
 
 enum class Namespaces : std::uint8_t { automatic, require, off };
 
+struct UnusedFlag {  // torchrun's, without a meaning here
+  std::string flag, value;
+};
+
 struct RunOptions {
   std::uint32_t node_count = 1;
   std::optional<std::uint32_t> node_count_max;  // --nnodes N:M
@@ -46,8 +50,8 @@ struct RunOptions {
   std::optional<std::uint32_t> tee;  // default: what the trainer in seat 0 writes
   bool module = false;               // -m
   bool no_python = false;
-  std::vector<std::string> without_effect;  // torchrun's flags that mean nothing here, for a note
-  std::string daemon_command;               // test only
+  std::vector<UnusedFlag> without_effect;
+  std::string daemon_command;  // test only
   std::vector<std::string> command;
 };
 int command_run(const RunOptions& options);

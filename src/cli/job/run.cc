@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 
 #include "base/text.h"
 #include "cli/job/commands.h"
@@ -62,6 +63,26 @@ Status check_replicas(const RunOptions& options) {
   return {};
 }
 
+bool is_loopback(std::string_view host) {
+  return host.empty() || host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+}
+
+// A command line of torchrun's for several machines, which without a control would start a whole job on each.
+Status check_no_meeting_elsewhere(const RunOptions& options) {
+  const bool one_node = options.node_count == 1 && options.node_count_max.value_or(1) == 1;
+  if (one_node || options.standalone || !options.control.empty()) return {};
+  for (const auto& [flag, value] : options.without_effect) {
+    if (flag != "--rdzv-endpoint" && flag != "--master-addr") continue;
+    const std::string host = flag == "--master-addr" ? value : value.substr(0, value.rfind(':'));
+    if (is_loopback(host)) continue;
+    return usage(text(flag, " ", value,
+                      ": machines of a pawl job find each other through a control: start etcd or "
+                      "`pawl control`, and pass --control HOST:PORT, --job, --token-file and --node-rank instead "
+                      "(docs/user/operate.md). To run all nodes on this machine, pass --standalone"));
+  }
+  return {};
+}
+
 Status check(const RunOptions& options) {
   if (options.node_count == 0) return usage("--nnodes 0: a job needs at least one node");
   if (options.node_count_max && *options.node_count_max < options.node_count)
@@ -78,6 +99,7 @@ Status check(const RunOptions& options) {
     return usage("--gate-off loses data and is for tests only: it needs --test-hooks");
   if (options.standalone && !options.control.empty())
     return usage("--standalone starts its own control: leave out --control, or leave out --standalone");
+  PAWL_TRY(check_no_meeting_elsewhere(options));
   const bool alone = options.control.empty();
   if (alone && options.node_rank)
     return usage(
@@ -341,7 +363,7 @@ int command_run(const RunOptions& options) {
     if (Status named = check_job_name(options.job); !named) return usage_error(named.error().what);
   if (!options.replica_count && replicas_of(options) == 0)
     say("one node trains, so no other holds replicas: a trainer that dies is started again, a lost node ends the job");
-  for (const std::string& flag : options.without_effect) say(text(flag, " has no effect in pawl"));
+  for (const UnusedFlag& unused : options.without_effect) say(text(unused.flag, " has no effect in pawl"));
   const Result<int> code = options.control.empty() ? run_standalone(options, std::move(trainer).value())
                                                    : run_member(options, std::move(trainer).value());
   if (code) return *code;
