@@ -81,6 +81,7 @@ class Launcher {
   void tell_people();
   void tell_of_recoveries();
   void signal_keepers(int signal);
+  void keep_events() const;
   void stop_control();
   [[nodiscard]] bool over() const;
   int conclude();
@@ -437,6 +438,16 @@ void Launcher::turn() {
   stop_at_ = clock_.now() + kStopGrace;
 }
 
+// Of a control that ends with us nobody can ask for them later. Best effort.
+void Launcher::keep_events() const {
+  if (!control_running_ || !control_) return;
+  const Result<Listing> events = control_->list(JobKeys(plan_.spec.job).events());
+  if (!events || events->kvs.empty()) return;
+  std::string lines;
+  for (const KeyValue& kv : events->kvs) lines += kv.value + "\n";
+  (void)write_file_atomically(join_path(plan_.directory, kEventsFile), lines);
+}
+
 void Launcher::stop_control() {
   if (!control_running_) return;
   (void)send_signal(control_process_.pidfd.get(), interrupts_ > 1 ? SIGKILL : SIGTERM);
@@ -485,6 +496,7 @@ int Launcher::run() {
     code = conclude();
   }
   watch_.reset();
+  keep_events();
   control_.reset();
   stop_control();
   const bool clean = code == kExitOk || code == 130;

@@ -19,6 +19,7 @@
 #include "env/network.h"
 #include "env/process.h"
 #include "env/temporary_directory.h"
+#include "job/membership/job_state.h"
 
 namespace pawl::job {
 namespace {
@@ -196,6 +197,11 @@ TEST_F(LauncherTest, OneInterruptStopsCleanlyAndLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start_quiet_job({"--no-namespaces"}));
   const LauncherRecord before = record();
   EXPECT_EQ(run({"run", "--job", "quiet", "--", "/bin/true"}), 2) << "a second job of that name";
+  const std::string token = read_file(directory_.path("quiet/token")).value_or("");
+  auto control = connect_control(text("unix:", directory_.path("quiet/control.sock")), {.token = token});
+  ASSERT_TRUE(control) << control.error().what;
+  ASSERT_TRUE((*control)->put(JobKeys("quiet").events() + "1", R"({"kind":"said"})"));
+  control->reset();
   (void)send_signal(launcher_.pidfd.get(), SIGINT);
   const Result<Exit> exit = wait_exit(launcher_.pidfd.get(), Deadline::in(seconds(30)));
   ASSERT_TRUE(exit);
@@ -203,6 +209,7 @@ TEST_F(LauncherTest, OneInterruptStopsCleanlyAndLeavesNothing) {
   launcher_.pid = 0;
   expect_nothing_left(before);
   EXPECT_TRUE(path_exists(directory_.path("quiet/node-0/log")));
+  EXPECT_EQ(read_file(directory_.path("quiet/events.jsonl")).value_or(""), "{\"kind\":\"said\"}\n");
   for (const char* gone : {"quiet/token", "quiet/launcher.json", "quiet/control", "quiet/node-0/pawld.sock"})
     EXPECT_FALSE(path_exists(directory_.path(gone))) << gone;
 }

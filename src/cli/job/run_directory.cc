@@ -148,7 +148,9 @@ void keep_logs_only(const std::string& directory) {
     for (const std::string& name : real_files().list(folder).value_or({}))
       if (!kept(name)) (void)remove_tree(run_root(), join_path(folder, name));
   };
-  keep(directory, [](const std::string& name) { return name.starts_with("node-") || name == "control.log"; });
+  keep(directory, [](const std::string& name) {
+    return name.starts_with("node-") || name == "control.log" || name == kEventsFile;
+  });
   for (const std::string& name : real_files().list(directory).value_or({}))
     if (name.starts_with("node-"))
       keep(join_path(directory, name), [](const std::string& file) { return file == "log"; });

@@ -54,7 +54,10 @@ struct LauncherRecord {
 // ours alone, or its path is too long for sockets.
 [[nodiscard]] Result<std::string> make_job_directory(const std::string& job);
 
-// After a job has ended well: leaves its logs, and nothing else, in its directory; and of ended jobs the newest
+// In a job's directory: what happened, one JSON object a line, once a job with a control of its own has ended.
+inline constexpr const char* kEventsFile = "events.jsonl";
+
+// After a job has ended well: leaves its logs and events, and nothing else, in its directory; and of ended jobs the newest
 // kEndedJobsKept alone. Best effort: what can't be removed stays.
 inline constexpr std::size_t kEndedJobsKept = 20;
 void keep_logs_only(const std::string& directory);
