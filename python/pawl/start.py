@@ -6,12 +6,15 @@ import importlib.util
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pawl import same_script, script_exit, volatile_state
 from pawl.build_extension import TORCH_MIN, release
 from pawl.errors import Recover, Refused, StepLost, Stop, Unreachable
 from pawl.job import Job, current_job, set_current_job
+
+if TYPE_CHECKING:
+    import torch
 
 GROUP_TIMEOUT_S = 60.0  # for making groups; past it the generation is given up
 
@@ -57,18 +60,25 @@ def _check_torch() -> None:
         raise Refused(f"PyTorch {torch.__version__} was built without torch.distributed, which pawl needs")
 
 
+def _device_and_backend(local_rank: int) -> tuple[torch.device, str]:
+    """Of plain training. Tensors on CPUs are exchanged by gloo, whether or not the machine has GPUs."""
+    import torch
+    import torch.distributed as dist
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = torch.device("cuda", local_rank) if local_rank < gpus else torch.device("cpu")
+    return device, "cpu:gloo,cuda:nccl" if gpus and dist.is_nccl_available() else "gloo"
+
+
 def _init_plain() -> Job:
     import torch
     import torch.distributed as dist
 
     from pawl import groups
     world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    if on_gpu:
+    device, backend = _device_and_backend(local_rank)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        backend = "nccl" if on_gpu else "gloo"
         if "MASTER_ADDR" in os.environ:
             dist.init_process_group(backend)
         elif world == 1:

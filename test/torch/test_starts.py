@@ -73,6 +73,25 @@ class StartTest(PacedTest):
             pass
         self.refused("2.5.1", "too old", "2.6 or later", PYTHON_EXEC=bare)
 
+    def test_without_pawl_cpu_tensors_go_through_gloo_beside_gpus(self):
+        """torch says that there are GPUs; it need not be true, for nothing is computed."""
+        script = self.script("""
+import torch
+import torch.distributed as dist
+from pawl.start import _device_and_backend
+print("cpu", *_device_and_backend(0))
+torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 2
+print("no nccl", *_device_and_backend(0))
+dist.is_nccl_available = lambda: True
+for rank in (1, 2):
+    device, backend = _device_and_backend(rank)
+    print(rank, device, dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())
+""")
+        said = subprocess.run([sys.executable, script], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True,
+                              text=True, check=True).stdout
+        self.assertEqual(["cpu cpu gloo", "no nccl cuda:0 gloo", "1 cuda:1 {'cpu': 'gloo', 'cuda': 'nccl'}",
+                          "2 cpu {'cpu': 'gloo', 'cuda': 'nccl'}"], said.splitlines())
+
     def test_an_extension_for_another_torch(self):
         with open(os.environ["PAWL_C10D"], "rb") as file:
             content = file.read()
