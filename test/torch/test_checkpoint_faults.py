@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -31,6 +32,7 @@ from torch import nn  # noqa: E402
 import pawl.torch  # noqa: E402
 from pawl import _checkpoint  # noqa: E402
 from pawl.errors import PawlError, Refused  # noqa: E402
+from pawl.job import set_current_job  # noqa: E402
 from pawl.torch import load_together, report  # noqa: E402
 from pawl.torch.ranks import Ranks  # noqa: E402
 
@@ -486,6 +488,17 @@ class FaultsTest(unittest.TestCase):
         for verb in ("save", "check", "load"):
             self.assertRegex(told.getvalue(), rf"pawl: {verb} \S+long  100 %  2.0 MiB of 2.0 MiB  \S+ \S+/s  0 s left")
         self.assertNotIn("elsewhere", told.getvalue())
+
+    def test_a_long_save_or_load_in_a_job_is_no_hang(self):
+        signs = []
+        set_current_job(types.SimpleNamespace(alive=lambda: signs.append("alive")))
+        self.addCleanup(set_current_job, None)
+        module = nn.Linear(2, 2)
+        pawl.torch.save(os.path.join(self.directory, "model"), module)
+        self.assertTrue(signs)
+        signs.clear()
+        pawl.torch.load(os.path.join(self.directory, "model"), module)
+        self.assertTrue(signs)
 
     def test_the_second_of_two_jobs_is_told_who_saves_there(self):
         path = os.path.join(self.directory, "model")

@@ -1,7 +1,9 @@
 """Habits of ordinary scripts that a careless recovery gets wrong (traps/): a trainer dies, and the result has the bits
 of the plain run, or pawl refuses before the first step and says why."""
 import os
+import subprocess
 import sys
+import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -166,6 +168,21 @@ class HabitTest(TrapTest):
             return
         said = self.equal("fsdp2", kill="1:6,0:10,1:13node", spares=1)
         self.assertNotIn("starts cold", said)
+
+    @unittest.skipUnless(hasattr(torch.cpu.Stream, "record_event"), "FSDP2 of PyTorch 2.6 can't compute on CPUs")
+    def test_checkpoints_during_whose_saves_trainers_die(self):
+        """A rank that writes, the one that publishes, and one when that is done: each checkpoint is that of the undisturbed
+        run."""
+        plain = self.plain_folder("saved_shards")
+
+        def look(folder):
+            names = sorted(name for name in os.listdir(folder) if name.startswith("step"))
+            self.assertEqual(["step12", "step16", "step4", "step8"], names)
+            for name in names:
+                diff = subprocess.run([os.environ.get("PAWL", "pawl"), "diff", os.path.join(plain, name),
+                                       os.path.join(folder, name)], capture_output=True, text=True, check=False)
+                self.assertEqual(0, diff.returncode, diff.stdout + diff.stderr)
+        self.equal("saved_shards", "save was cut short by a loss", kill="1:8,0:12,1:16", spares=1, look=look)
 
     def test_layers_that_ranks_share(self):
         said = self.equal("tensor_parallel", kill="1:6,0:10,1:13node", spares=1)

@@ -25,7 +25,10 @@ def results(folder, nodes):
 
 class TrapTest(JobTest):
     def plain(self, name, nodes=2, **variables):
-        """The script in plain PyTorch, undisturbed; once for each version of it."""
+        return results(self.plain_folder(name, nodes, **variables), nodes)
+
+    def plain_folder(self, name, nodes=2, **variables):
+        """What the script has written in plain PyTorch, undisturbed; once for each version of it."""
         key = hashlib.sha256(f"{torch.__version__} {sorted(variables.items())}".encode())
         for path in ("trap", name):
             with open(os.path.join(TRAPS, path + ".py"), "rb") as file:
@@ -35,10 +38,11 @@ class TrapTest(JobTest):
             torch_job.run_plain(os.path.join(TRAPS, name + ".py"), folder, nodes, {}, TRAP_FOLDER=folder, **variables)
         kept = f"trap-{os.path.basename(name)}-{key.hexdigest()[:16]}"
         harness.made_once(kept, run)
-        return results(os.path.join(harness.CACHE, kept), nodes)
+        return os.path.join(harness.CACHE, kept)
 
-    def killed(self, name, kill="1:9", code=0, spares=0, nodes=2, **variables):
-        """(results, what was said) of the script under pawl; that seat's trainer dies in that step."""
+    def killed(self, name, kill="1:9", code=0, spares=0, nodes=2, look=lambda folder: None, **variables):
+        """(results, what was said) of the script under pawl; that seat's trainer dies in that step. `look` is given the
+        folder with what the script has written."""
         with tempfile.TemporaryDirectory(prefix="pawl-trap-") as folder, self.job(
                 nodes=nodes, spares=spares, command=[os.path.join(TRAPS, name + ".py")], wait=False, hooks=False,
                 environment={**torch_job.environment(), "TRAP_FOLDER": folder, "TRAP_KILL": kill, **variables}) as job:
@@ -46,11 +50,12 @@ class TrapTest(JobTest):
             said = job.output() + job.logs(400)
             died = len([name for name in os.listdir(folder) if name.startswith("died")])
             self.assertEqual(kill.count(":"), died, said)
+            look(folder)
             return results(folder, nodes) if code == 0 else None, said
 
-    def equal(self, name, *words, kill="1:9", spares=0, nodes=2, **variables):
+    def equal(self, name, *words, kill="1:9", spares=0, nodes=2, look=lambda folder: None, **variables):
         """The result is that of the plain run, and these words were said on the way."""
-        found, said = self.killed(name, kill, spares=spares, nodes=nodes, **variables)
+        found, said = self.killed(name, kill, spares=spares, nodes=nodes, look=look, **variables)
         expected = self.plain(name, nodes, **variables)
         for seat, each in expected.items():
             differing = [key for key in {**each, **found[seat]} if each.get(key) != found[seat].get(key)]

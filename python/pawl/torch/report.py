@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from pawl.job import current_job
+
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 5.0
 
 
@@ -46,7 +48,8 @@ def first_of(sentences: list[str], count: int = 5) -> str:
 
 class Progress:
     """How far calls of the library are that move so many bytes in all: a `Watcher` for them. On standard error, one
-    rank's share: a bar on a terminal, else a line every few seconds; nothing of what is done before the first."""
+    rank's share: a bar on a terminal, else a line every few seconds; nothing of what is done before the first. A rank of
+    a job that is asked for its progress is not taken for hanging meanwhile, however long a disk takes."""
 
     def __init__(self, verb: str, path: str, size_bytes: int, shown: bool = True) -> None:
         self._about = f"{verb} {path}"
@@ -58,6 +61,9 @@ class Progress:
         self._began = self._said = time.monotonic()
 
     def __call__(self, done: int, of: int, ended: bool) -> None:
+        job = current_job()
+        if job is not None:
+            job.alive()
         if ended:
             self._done, done = self._done + of, 0
         now = time.monotonic()
