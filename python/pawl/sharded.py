@@ -344,7 +344,7 @@ def _refuse_old_torch() -> None:
     import torch
     if not hasattr(torch.cpu.Stream, "record_event"):
         raise Refused(f"FSDP2 of PyTorch {torch.__version__} can't compute on CPUs, and pawl captures from host memory "
-                      f"only for now: use a newer PyTorch (2.8 is tested)")
+                      f"only for now: use PyTorch 2.7 or later")
 
 
 def _refuse_mixtures(wrapper: Any, module: Any) -> None:

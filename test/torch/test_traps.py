@@ -164,7 +164,7 @@ class HabitTest(TrapTest):
 
     def test_shards_of_all_sizes(self):
         if not hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6
-            self.refused("fsdp2", "can't compute on CPUs", "use a newer PyTorch")
+            self.refused("fsdp2", "can't compute on CPUs", "use PyTorch 2.7 or later")
             return
         said = self.equal("fsdp2", kill="1:6,0:10,1:13node", spares=1)
         self.assertNotIn("starts cold", said)
