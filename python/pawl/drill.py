@@ -140,13 +140,25 @@ def _cut(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
     return arguments[:place], True, arguments[place + 1:]
 
 
+_DESCRIPTION = """\
+Runs a training script undisturbed under `pawl run --standalone`, then with faults by seed, and compares every loss and
+all state bit by bit. Where something differs it says what differs first, and the likely cause; another undisturbed run
+shows whether the script differs from itself.
+
+Each run begins with the same files: what a run writes through Python is put back as it was when the run has ended, also
+after Ctrl-C. If a drill was killed outright, the next one in the same work folder names the folder with the copies, and
+`pawl drill --put-back FOLDER --` puts them back.
+
+Progress goes to standard error, the verdict to standard output. Exit codes: 0 equal, 1 not, 2 wrong use."""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise DrillError(f"{message}; see pawl drill --help --", WRONG_USE)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="pawl drill", usage="pawl drill [options] -- COMMAND ARGUMENTS", description=__doc__,
+    parser = _Parser(prog="pawl drill", usage="pawl drill [options] -- COMMAND ARGUMENTS", description=_DESCRIPTION,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pawl", help=argparse.SUPPRESS)
     parser.add_argument("--nnodes", type=_number(1), default=2, help="nodes that train (default 2)")
@@ -207,7 +219,7 @@ def _check_kinds(options: Options) -> None:
                          f"--kinds {chosen(drill_blows.NEED_SPARE)}", WRONG_USE)
     if os.geteuid() != 0 and chosen(drill_blows.NEED_ROOT):
         raise DrillError(f"--kinds {chosen(drill_blows.NEED_ROOT)}: only root may cut a link or fill a disk of its "
-                         f"own: run the drill with sudo, or leave them out", WRONG_USE)
+                         f'own: run the drill with sudo env "PATH=$PATH" pawl drill ..., or leave them out', WRONG_USE)
 
 
 def _check_command(command: list[str]) -> str | None:

@@ -295,7 +295,8 @@ void add_drill(CLI::App& app, Everything& all) {
   drill->footer(
       "pawl drill [OPTIONS] -- python train.py ARGUMENTS: runs the script several times, with and without faults,\n"
       "compares every loss and all state bit by bit, and reports the first difference and its likely cause.\n"
-      "The script runs in the current folder and may overwrite its own outputs. Options: pawl drill --help --");
+      "The script runs in the current folder; what it writes there through Python is put back when it has ended.\n"
+      "Options: pawl drill --help --");
   DrillOptions& o = all.drill;
   drill->add_option("action", o.action, "kill, stop, continue, cut or heal (cut and heal: a node's network link)")
       ->required()
