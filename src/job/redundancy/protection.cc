@@ -336,9 +336,8 @@ Result<std::vector<StateGroup>> join_shares(std::span<const GroupShare> shares) 
 
 Result<ProtectionPolicy> parse_redundancy(std::string_view words) {
   const auto wrong = [words](std::string_view why) {
-    return refusal(text('"', words, "\": ", why,
-                        "; possible are copies:K (K copies in other failure domains), cut:K, raim5, rs:K+M, auto, and "
-                        "behind it ,own=whole or ,own=cut"));
+    return refusal(
+        text('"', words, "\": ", why, "; possible are copies:K (K copies in other failure domains) and auto"));
   };
   ProtectionPolicy policy;
   const std::size_t comma = words.find(',');
