@@ -1,9 +1,8 @@
 // pawl.hpp: the C++ face of pawl.h. Header-only, C++17, nothing but libc and libstdc++.
 //
 // Trainer owns one handle: movable, not copyable, detached by its destructor. Every method is the C call of the same
-// name (recover_join is pawl_recover_join) and means what pawl.h says, threads and waits included; the loop is at the
-// top of that file. Nothing here prints or throws, except std::bad_alloc: each call answers a Status that must be
-// checked.
+// name (recover_join is pawl_recover_join) and means what pawl.h says, threads and waits included. Nothing here prints
+// or throws, except std::bad_alloc: each call answers a Status that must be checked.
 // What it adds: the dtype of a tensor from its pointer's type, shapes as lists, blobs from two callables, values of any
 // length. It sets `struct_size` of every struct: `pawl::Seat seat;` needs no initialiser.
 // A Trainer that is not attached answers Status::invalid to everything.
@@ -16,7 +15,21 @@
 //     trainer.tensor_add("hidden.weight", weights, {512, 512});                       // replicated, stable
 //     trainer.tensor_add("flat/rank0", moments, {size}, pawl::unique("exp_avg"));     // only here
 //     trainer.blob_add("sampler", 64, save, load);                                    // volatile, by callbacks
-//     trainer.layout_seal();
+//     trainer.layout_seal();                                                          // once in a process
+//     if (seat.resume_step > 0) trainer.restore();                                    // else begin at step 0
+//     connect to the other ranks with trainer.rendezvous_set and trainer.rendezvous_get
+//     trainer.recover_done();                                                         // waits for all seats
+//     for (std::uint64_t step = seat.resume_step + 1; step <= total; ++step) {
+//       trainer.step_begin(step);
+//       forward, backward, reduce
+//       trainer.fence();                     // stable state may change from here
+//       optimizer
+//       trainer.window_open(step, samples);  // to here
+//     }
+//     trainer.finish();
+//
+// Any call may answer Status::recover: drop the step, close the connections, and go to recover_join again. How this is
+// written out: examples/charlm/training.h.
 #ifndef PAWL_PAWL_HPP
 #define PAWL_PAWL_HPP
 
