@@ -25,6 +25,7 @@
 #include "env/process.h"
 #include "env/shared_memory.h"
 #include "job/membership/job_state.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 namespace {
@@ -34,8 +35,10 @@ std::string mebibytes(std::uint64_t bytes) {
 }
 
 Finding check_versions() {
-  return {"pawl", Verdict::ok, text(PAWL_VERSION_TEXT, ", protocol ", kProtocolVersion, ", compiler ", __VERSION__),
-          ""};
+  return {
+      "pawl", Verdict::ok,
+      text(PAWL_VERSION_TEXT, ", records ", kProtocolVersion, ", peers ", kPeerWireVersion, ", compiler ", __VERSION__),
+      ""};
 }
 
 Finding check_kernel() {
