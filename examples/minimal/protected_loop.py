@@ -1,6 +1,7 @@
 """Fits a small network to noisy rings with DistributedDataParallel.
 
     torchrun --nproc-per-node 2 train.py
+    pawl run --standalone --nnodes 2 --spares 1 protected.py  # with pawl; or protected_loop.py
 """
 import pawl
 import torch
