@@ -171,8 +171,8 @@ class HabitTest(TrapTest):
 
     @unittest.skipUnless(hasattr(torch.cpu.Stream, "record_event"), "FSDP2 of PyTorch 2.6 can't compute on CPUs")
     def test_checkpoints_during_whose_saves_trainers_die(self):
-        """A rank that writes, the one that publishes, and one when that is done: each checkpoint is that of the undisturbed
-        run."""
+        """A rank that writes, the one that publishes, and one when that is done: each checkpoint is that of the
+        undisturbed run."""
         plain = self.plain_folder("saved_shards")
 
         def look(folder):

@@ -48,8 +48,8 @@ def first_of(sentences: list[str], count: int = 5) -> str:
 
 class Progress:
     """How far calls of the library are that move so many bytes in all: a `Watcher` for them. On standard error, one
-    rank's share: a bar on a terminal, else a line every few seconds; nothing of what is done before the first. A rank of
-    a job that is asked for its progress is not taken for hanging meanwhile, however long a disk takes."""
+    rank's share: a bar on a terminal, else a line every few seconds; nothing of what is done before the first. Of a
+    job's rank it is a sign of life, too: however long a disk takes, that is no hang."""
 
     def __init__(self, verb: str, path: str, size_bytes: int, shown: bool = True) -> None:
         self._about = f"{verb} {path}"

@@ -440,7 +440,7 @@ void Launcher::turn() {
 
 // Of a control that ends with us nobody can ask for them later. Best effort.
 void Launcher::keep_events() const {
-  if (!control_running_ || !control_) return;
+  if (!control_running_ || !control_ || interrupts_ > 1) return;
   const Result<Listing> events = control_->list(JobKeys(plan_.spec.job).events());
   if (!events || events->kvs.empty()) return;
   std::string lines;

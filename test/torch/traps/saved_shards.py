@@ -1,5 +1,5 @@
-"""FSDP2 whose shards all ranks save in each fourth step. Trainers die while they save, once their own part is written; in
-the last step, once the checkpoint is published."""
+"""FSDP2 whose shards all ranks save in each fourth step. Trainers die while they save, once their own part is written;
+in the last step, once the checkpoint is published."""
 import os
 
 import torch
