@@ -127,7 +127,7 @@ def read_options(arguments: list[str]) -> Options:
             raise DrillError(f"--kinds {given.kinds}: choose from {', '.join(drill_blows.KINDS)}", WRONG_USE)
     if not given.put_back and (not dashes or not command):
         raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python "
-                         "train.py --steps 60`", WRONG_USE)
+                         "train.py`", WRONG_USE)
     return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, given.spares,
                    given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
                    given.patience, given.output == "json", given.put_back)

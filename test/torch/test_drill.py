@@ -2,6 +2,7 @@
 import argparse
 import contextlib
 import errno
+import io
 import itertools
 import json
 import os
@@ -981,6 +982,13 @@ class Words(unittest.TestCase):
                          (options.seed, options.kinds, options.as_json, options.command))
         with self.assertRaisesRegex(drill.DrillError, "see pawl drill --help --"):
             drill.read_options(["--wrong", "--", "python"])
+
+    def test_the_help_is_for_users(self):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), self.assertRaises(SystemExit):
+            drill.read_options(["--help", "--"])
+        self.assertIn("--steps-limit N", said.getvalue())
+        self.assertNotIn(".py", said.getvalue())
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@
 #include "env/process.h"
 #include "env/temporary_directory.h"
 #include "job/membership/job_state.h"
+#include "job/transport/messages.h"
 
 namespace pawl::job {
 namespace {
@@ -166,6 +167,7 @@ TEST_F(LauncherTest, DoctorGivesAVerdictForEach) {
   EXPECT_EQ(run({"doctor", "-o", "json"}), 0) << output();
   const json document = json::parse(output(), nullptr, false);
   ASSERT_GT(array_in(document, "checks").size(), 10u) << output();
+  EXPECT_NE(output().find(text(", records ", kProtocolVersion, ", peers ", kPeerWireVersion, ",")), std::string::npos);
   for (const json& check : array_in(document, "checks"))
     EXPECT_EQ(string_in(check, "verdict") == "OK", string_in(check, "remedy").empty()) << check.dump();
 }
