@@ -101,7 +101,7 @@ class ManagedGroup final : public ::c10d::Backend {
   // `issue`: on the inner backend. `local`: what loopback does instead.
   template <class Issue, class Local>
   WorkPointer run(Collective collective, Issue issue, Local local);
-  void keep_inner();  // for ever, since its end would wait for threads
+  void keep_inner();                                            // for ever, since its end would wait for threads
   [[nodiscard]] InnerGroup inner(at::DeviceType device) const;  // empty: there is none
   [[nodiscard]] InnerGroup inner_or_throw(const Collective& collective) const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;

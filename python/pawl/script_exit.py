@@ -121,8 +121,8 @@ def watch(job: EndingJob) -> None:
 
 
 def forked() -> bool:
-    """Whether this process was forked by the script: the job is its parent's, and whatever it leaves is no end of a step
-    or loop."""
+    """Whether this process was forked by the script: the job is its parent's, and whatever it leaves is no end of a
+    step or loop."""
     return _forked
 
 

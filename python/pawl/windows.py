@@ -97,8 +97,8 @@ class Windows:
         self._note(written, step, quiet)
 
     def tear(self, first: int, last: int, why: str) -> None:
-        """Nobody shall go on from these steps. The window of the last one becomes void if it is open and not sealed yet:
-        then a loss goes back to the step before them."""
+        """Nobody shall go on from these steps. The window of the last one becomes void if it is open and not sealed
+        yet: then a loss goes back to the step before them."""
         for step in range(first, last + 1):
             self.torn[step] = why
         with contextlib.suppress(PawlError):

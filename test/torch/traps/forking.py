@@ -1,5 +1,5 @@
-"""In each block a process is forked that writes what it copied of the weights, and then ends as a script does: it leaves
-the block, the loop and the script by sys.exit()."""
+"""In each block a process is forked that writes what it copied of the weights, and then ends as a script does: it
+leaves the block, the loop and the script by sys.exit()."""
 import os
 import sys
 
