@@ -450,6 +450,7 @@ class StatefulPlace:
     def next(self) -> Any:
         if self._iterator is None and self._state is not None:
             now = volatile_state.save_random()
+            self._announce()  # first: what is told an epoch may begin anew
             self._stateful.load_state_dict(self._state)
             self._iterator = _own(iter(self.loader))
             volatile_state.load_random(now)
@@ -457,14 +458,20 @@ class StatefulPlace:
         if batch is _END:
             if self._iterator is not None:
                 self.epoch += 1
-            _set_epoch(self.epoch, self.loader, getattr(self.loader, "dataset", None),
-                       getattr(self.loader, "sampler", None))
+            self._announce()
             self._iterator = _own(iter(self.loader))
             batch = next(self._iterator, _END)
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
         self.total += 1
         return batch
+
+    def _announce(self) -> None:
+        if _set_epoch(self.epoch, self.loader):
+            return
+        order = getattr(self.loader, "batch_sampler", None)
+        _set_epoch(self.epoch, getattr(self.loader, "dataset", None))
+        _set_epoch(self.epoch, getattr(self.loader, "sampler", None), order, getattr(order, "sampler", None))
 
     def close(self) -> None:
         if self._iterator is not None:
@@ -482,12 +489,13 @@ class StatefulPlace:
         return volatile_state.Part(name, save, load)
 
 
-def _set_epoch(epoch: int, *things: Any) -> None:
-    """Of the first that has one."""
+def _set_epoch(epoch: int, *things: Any) -> bool:
+    """Of the first that has one. Whether there is one."""
     for each in things:
         if callable(getattr(each, "set_epoch", None)):
-            return each.set_epoch(epoch)
-    return None
+            each.set_epoch(epoch)
+            return True
+    return False
 
 
 def _is_stateful(thing: Any) -> bool:

@@ -445,6 +445,44 @@ class StatefulStream(IterableDataset):
         self.place, self.resumed = state["place"], True
 
 
+class ShuffledStream(StatefulStream):
+    """Its order is that of the epoch that it was told, and who tells it one sets it to its begin."""
+
+    def __init__(self):
+        super().__init__()
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch):
+        self.place, self.resumed = 0, False
+        self.order = torch.randperm(21, generator=torch.Generator().manual_seed(epoch)).tolist()
+
+    def __iter__(self):
+        return (torch.tensor(self.order[int(place)]) for place in super().__iter__())
+
+
+class Resumed(DataLoader):
+    """Knows its place by the batches that it has given."""
+
+    given = begin = 0
+
+    def __iter__(self):
+        batches, self.begin, self.given = super().__iter__(), 0, self.begin
+        for _ in range(self.given):
+            next(batches)
+        return self.counted(batches)
+
+    def counted(self, batches):
+        for batch in batches:
+            self.given += 1
+            yield batch
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.begin = state["given"]
+
+
 class Moody(Sampler):
     """Asks everybody's random numbers at every index."""
 
@@ -902,6 +940,27 @@ class PlaceTest(unittest.TestCase):
 
     def test_what_knows_its_own_place(self):
         self.same(lambda: DataLoader(StatefulStream(), batch_size=4))
+
+    def test_what_knows_its_own_place_is_told_the_epoch(self):
+        class Told(TensorDataset):
+            told = None
+
+            def set_epoch(self, epoch):
+                self.told = epoch
+
+        data = Told(torch.arange(42.0))
+
+        def rows(rows):
+            return torch.stack([row[0] for row in rows])
+
+        def by_batch_sampler():
+            order = BatchSampler(DistributedSampler(data, 2, 1), 4, False)
+            return Resumed(data, batch_sampler=order, collate_fn=rows)
+        for make in (lambda: DataLoader(ShuffledStream(), batch_size=4), by_batch_sampler,
+                     lambda: Resumed(data, batch_size=4, sampler=DistributedSampler(data, 2, 1), collate_fn=rows)):
+            plain = self.same(make, vanilla=False)
+            self.assertNotEqual(plain[0][0], plain[6][0])
+        self.assertEqual(2, data.told)
 
     def test_a_sampler_that_the_script_has_set_elsewhere(self):
         sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)

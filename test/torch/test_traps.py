@@ -143,6 +143,9 @@ class HabitTest(TrapTest):
     def test_a_dataset_that_has_no_place(self):
         self.refused("stream", "Lines, an IterableDataset, can't be set to a place", "StatefulDataLoader")
 
+    def test_a_stream_that_is_told_its_epoch(self):
+        self.equal("told_stream", kill="1:9,0:14,1:21")
+
     def test_batches_from_a_generator_of_ones_own(self):
         _, said = self.killed("own_batches", code=1)
         self.assert_says(said, "x, which DistributedDataParallel is given", "own_batches.py:",
