@@ -18,6 +18,7 @@ import random
 import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pawl import loader_parts, volatile_state
@@ -234,7 +235,9 @@ class ElasticPlace:
     def _ahead(self) -> Iterator[Any]:
         position = self._sampler.position
         while True:
-            yield _Seeded(self._sampler.at(position), mixed(mixed(self._sampler.seed) + position))
+            indices = self._sampler.at(position)
+            seed = mixed(mixed(self._sampler.seed) + position)
+            yield _Seeded(indices, seed) if self.loader.num_workers else indices
             position += self._sampler.global_batch
 
     def close(self) -> None:
@@ -537,6 +540,8 @@ def _own(iterator: Any) -> Any:
 
 
 def _with_indices(digest: int, indices: Any) -> int:
+    if hasattr(indices, "tolist"):  # a long tensor or array doesn't show all of itself
+        indices = indices.tolist()
     return zlib.crc32(repr(list(indices) if isinstance(indices, (list, tuple)) else indices).encode(), digest)
 
 
@@ -558,16 +563,12 @@ class _Order:
         return getattr(self._sampler, name)
 
 
-class _Seeded(list[Any]):
-    """The indices of a batch, or one index, on the way to a worker, with the seed of its random numbers."""
+@dataclass(slots=True, eq=False)
+class _Seeded:
+    """What the sampler has given, on the way to a worker, with the seed of the batch's random numbers."""
 
-    def __init__(self, indices: Any, seed: int = 0) -> None:
-        self.single = not isinstance(indices, (list, tuple))
-        super().__init__([indices] if self.single else indices)
-        self.seed = seed
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Seeded, (self[0] if self.single else list(self), self.seed)
+    indices: Any  # of a batch, or one index: a list, an array, a tensor, whatever it is
+    seed: int
 
 
 class _SeededDataset:
@@ -583,15 +584,14 @@ class _SeededDataset:
         return len(self._dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        self._seed(index)
-        found = self._dataset[index[0] if isinstance(index, _Seeded) and index.single else index]
+        found = self._dataset[self._seeded(index)]
         self._refuse_late_generators()
         return found
 
     def __getitems__(self, indices: Any) -> Any:
-        self._seed(indices)
+        indices = self._seeded(indices)
         all_at_once = getattr(self._dataset, "__getitems__", None)
-        found = all_at_once(list(indices)) if all_at_once else [self._dataset[each] for each in indices]
+        found = all_at_once(indices) if all_at_once else [self._dataset[each] for each in indices]
         self._refuse_late_generators()
         return found
 
@@ -600,9 +600,10 @@ class _SeededDataset:
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
-    def _seed(self, indices: Any) -> None:
+    def _seeded(self, indices: Any) -> Any:
+        """The sampler's own."""
         if not isinstance(indices, _Seeded):
-            return
+            return indices
         import torch
         torch.manual_seed(indices.seed)
         random.seed(indices.seed)
@@ -613,6 +614,7 @@ class _SeededDataset:
             self._generators = loader_parts.generators_of(self._dataset, self._collate)
         for number, generator in enumerate(self._generators.values()):
             volatile_state.seed_generator(generator, mixed(indices.seed + number + 1))
+        return indices.indices
 
     def _refuse_late_generators(self) -> None:
         if self._looks:

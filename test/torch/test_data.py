@@ -19,6 +19,7 @@ EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples", "min
 sys.path[:0] = [HERE, os.path.dirname(HERE), PACKAGE]
 
 import harness  # noqa: E402
+import numpy  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import (  # noqa: E402
@@ -781,6 +782,38 @@ class PlaceTest(unittest.TestCase):
         self.assertEqual([None] * 4, told[:4])
         self.assertIn("epoch 2 has 2 batches where the first one had 3", told[4])
         self.assertIsNone(told[5])
+
+    def test_batches_of_indices_of_any_kind(self):
+        """A dataset in a worker is asked for what it is asked for without pawl."""
+        def batches(kind, size=3):
+            return [kind([*range(begin, begin + 4)]) for begin in range(0, 4 * size, 4)]
+
+        class Given(Dataset):
+            def __len__(self):
+                return 40
+
+            def __getitem__(self, index):
+                return torch.tensor([type(index) is int, type(index) is tuple, float(torch.as_tensor(index).sum())])
+
+        class AllAtOnce(Given):
+            def __getitems__(self, indices):
+                return [self[indices]] * len(indices)
+
+        ways = [{"batch_sampler": batches(kind)} for kind in (
+            list, tuple, torch.tensor, numpy.array, lambda each: range(each[0], each[-1] + 1))]
+        ways += [{"batch_size": None, "sampler": each} for each in (batches(tuple), batches(list), [1, 2, 3])]
+        for data, way in itertools.product((Given(), AllAtOnce()), ways):
+            with self.subTest(data=type(data).__name__, way=way):
+                place = loaders.place_in(DataLoader(data, num_workers=1, **way))
+                self.addCleanup(place.close)
+                self.assertEqual([each.tolist() for each in DataLoader(data, **way)],
+                                 [place.next().tolist() for _ in range(3)])
+
+    def test_long_batches_of_indices_are_told_apart(self):
+        for kind in (list, torch.tensor, numpy.array):
+            one, other = list(range(3000)), list(range(3000))
+            other[1500] = 7
+            self.assertNotEqual(loaders._with_indices(0, kind(one)), loaders._with_indices(0, kind(other)))
 
     def test_a_sampler_that_gives_other_indices_again(self):
         place = loaders.place_in(DataLoader(Blurred(), batch_size=4, sampler=Hidden()))
