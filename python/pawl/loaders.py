@@ -98,6 +98,9 @@ def place_in(loader: Any) -> Place:
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise Refused(f"a {type(loader).__name__} iterates in a way of its own, so its place can't be found again: use "
                       f"a DataLoader, or give it state_dict() and load_state_dict()")
+    if loader.num_workers and not getattr(loader, "in_order", True):  # torch 2.5 has no other order
+        raise Refused("DataLoader(in_order=False) gives whichever batch a worker has ready, so after a loss some "
+                      "samples would come twice and others never: leave in_order=True")
     if callable(getattr(loader.batch_sampler, "take_next", None)):
         return ElasticPlace(loader, loader.batch_sampler)
     return IndexedPlace(loader)

@@ -1043,6 +1043,16 @@ class PlaceTest(unittest.TestCase):
             place.next()
             place.next()
 
+    def test_batches_in_no_order(self):
+        sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)
+        for way in ({"batch_size": 4}, {"batch_sampler": sampler}):
+            loader = DataLoader(Blurred(), num_workers=2, **way)
+            loader.in_order = False  # the argument came with torch 2.6
+            with self.assertRaisesRegex(pawl.Refused, "in_order=False.* come twice .*: leave in_order=True"):
+                loaders.place_in(loader)
+            loader.num_workers = 0
+            loaders.place_in(loader)
+
     def test_an_empty_loader(self):
         with self.assertRaisesRegex(pawl.Refused, "gives no batches"):
             loaders.place_in(DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)).next()
