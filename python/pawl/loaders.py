@@ -277,14 +277,24 @@ class IndexedPlace:
         return _length_of(self.loader)
 
     def samples(self) -> int:
-        return (self.epoch * (self.length() or 0) + self._given) * (self.loader.batch_size or 1)
+        return self.total * (self.loader.batch_size or 1)
 
     def seek(self, steps: int) -> None:
-        length = self.length()
-        if steps and not length:
-            raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
-        self.epoch, self._given = divmod(steps, length or 1)
-        self.total = steps
+        """Each epoch is as long as it says when it is told its number."""
+        self.epoch, self._given, self.total = 0, steps, steps
+        if not steps:
+            return
+        now = volatile_state.save_random()
+        while True:
+            told = self._announce()
+            length = self.length()
+            if not length:
+                raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
+            if self._given < length:
+                break
+            epochs = 1 if told else self._given // length
+            self.epoch, self._given = self.epoch + epochs, self._given - epochs * length
+        volatile_state.load_random(now)
 
     def next(self) -> Any:
         if self._iterator is None:
@@ -328,9 +338,10 @@ class IndexedPlace:
         self._put_samplers_back(saved["samplers"])
         self._own.load(saved["dataset"])
 
-    def _announce(self) -> None:
+    def _announce(self) -> bool:
+        """Whether anybody wants to know."""
         self._announced = self.epoch
-        _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
+        return _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
         for each, state in zip(self._samplers, saved, strict=True):

@@ -512,6 +512,25 @@ class Buckets(Sampler):
         return len(self.indices)
 
 
+class Epochs:
+    """A batch sampler whose epochs are shorter and shorter: it makes the list of one when it is told its number."""
+
+    def __init__(self, size):
+        self.size = size
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch):
+        generator = torch.Generator().manual_seed(epoch)
+        batches = torch.randperm(self.size, generator=generator)[:self.size - epoch].split(4)
+        self.batches = [each.tolist() for each in batches]
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
 class Hidden(Sampler):
     """Its generator is where nobody looks."""
 
@@ -738,24 +757,7 @@ class PlaceTest(unittest.TestCase):
             loaders.place_in(DataLoader(range(5000), batch_size=4, sampler=Buckets(5000))).next()
 
     def test_a_batch_sampler_whose_epochs_are_of_other_lengths(self):
-        class Epochs:
-            """Makes the list of an epoch, which is too long to be kept in the second case."""
-
-            def __init__(self, size):
-                self.size = size
-                self.set_epoch(0)
-
-            def set_epoch(self, epoch):
-                generator = torch.Generator().manual_seed(epoch)
-                self.batches = torch.randperm(self.size, generator=generator)[:self.size - epoch].split(4)
-                self.batches = [each.tolist() for each in self.batches]
-
-            def __iter__(self):
-                return iter(self.batches)
-
-            def __len__(self):
-                return len(self.batches)
-
+        """In the second case their lists are too long to be kept."""
         def given(size, steps, loss, anew):
             place, found = loaders.place_in(DataLoader(range(5000), batch_sampler=Epochs(size))), []
             for step in range(steps):
@@ -773,6 +775,18 @@ class PlaceTest(unittest.TestCase):
                 for anew in (False, True):
                     with self.subTest(size=size, loss=loss, anew=anew):
                         self.assertEqual(plain, given(size, steps, loss, anew))
+
+    def test_from_a_checkpoint_in_epochs_of_other_lengths(self):
+        def make():
+            return DataLoader(range(5000), batch_sampler=Epochs(13))
+        plain = loaders.place_in(make())
+        batches = [plain.next().tolist() for _ in range(12)]
+        self.assertEqual(3, plain.epoch)
+        for done in range(12):
+            place = loaders.place_in(make())
+            place.seek(done)
+            self.assertEqual(batches[done:], [place.next().tolist() for _ in range(12 - done)], done)
+            self.assertEqual((plain.epoch, plain.total, plain.samples()), (place.epoch, place.total, place.samples()))
 
     def test_epochs_of_other_lengths_are_told_where_the_loop_counts_epochs(self):
         place = types.SimpleNamespace(epoch=0, length=lambda: 3 if place.epoch < 2 else 2)
