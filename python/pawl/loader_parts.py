@@ -10,11 +10,14 @@ import ast
 import collections
 import contextlib
 import functools
+import itertools
 import math
+import operator
 import sys
 import types
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pawl import script_frames, volatile_state
@@ -33,19 +36,18 @@ _PLAIN = {type(None), bool, int, float, str}
 
 class SamplerState:
     """Generators, plain values and short lists among its attributes: what the next order is made from. Of lists, those
-    are saved that are not what they were at first."""
+    are saved that are not what they were at first. Generators are those that it has at that moment: set_epoch() may
+    make them anew."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
-        self._generators = {name: part for name, value in vars(sampler).items()
-                            if (part := volatile_state.generator_part(name, value)) is not None}
         self._first = self._lists()
 
     def save(self) -> dict[str, Any]:
         plain = {name: value for name, value in vars(self._sampler).items() if type(value) in (bool, int, float, str)}
         lists = {name: kept for name, kept in self._lists().items() if not same(kept, self._first.get(name))}
         return {"plain": plain, "lists": lists,
-                "generators": {name: part.save() for name, part in self._generators.items()}}
+                "generators": {name: part.save() for name, part in self._generators().items()}}
 
     def load(self, saved: dict[str, Any]) -> None:
         held = vars(self._sampler)
@@ -56,8 +58,16 @@ class SamplerState:
         for name, kept in {**self._first, **saved["lists"]}.items():
             if not same(kept, now.get(name)):
                 held[name] = _put_in(held.get(name), kept)
+        generators = self._generators()
         for name, state in saved["generators"].items():
-            self._generators[name].load(state)
+            if name not in generators:
+                raise Refused(f"{type(self._sampler).__name__}.{name} was a random number generator, and there is none "
+                              f"in this process: make it in the sampler's __init__ or set_epoch()")
+            generators[name].load(state)
+
+    def _generators(self) -> dict[str, volatile_state.Part]:
+        return {name: part for name, value in vars(self._sampler).items()
+                if (part := volatile_state.generator_part(name, value)) is not None}
 
     def long(self) -> dict[str, int]:
         """A digest of each list that is too long to be kept, by some of its values."""
@@ -136,12 +146,23 @@ class _LoaderGenerator:
 
 
 def samplers_of(loader: Any, order: Any) -> list[SamplerState]:
+    """And of those inside of them, whatever their names are there."""
     chain: list[Any] = []
-    for each in (order, loader.sampler, getattr(order, "sampler", None), _LoaderGenerator(loader.generator)):
-        while each is not None and hasattr(each, "__dict__") and all(each is not known for known in chain):
+    left = collections.deque([order, loader.sampler, _LoaderGenerator(loader.generator)])
+    while left:
+        each = left.popleft()
+        if each is not None and hasattr(each, "__dict__") and all(each is not known for known in chain):
             chain.append(each)
-            each = getattr(each, "sampler", None)
+            left.extend(_samplers_in(each))
     return [SamplerState(each) for each in chain]
+
+
+def _samplers_in(sampler: Any) -> Iterator[Any]:
+    from torch.utils.data import Sampler
+    yield getattr(sampler, "sampler", None)
+    for value in list(vars(sampler).values()):
+        several = value.values() if type(value) is dict else value if type(value) in (list, tuple) else [value]
+        yield from (each for each in itertools.islice(several, VALUES_LOOKED_AT) if isinstance(each, Sampler))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -158,30 +179,36 @@ def same(one: Any, other: Any) -> bool:
 # Datasets ---------------------------------------------------------------------------------------------------------
 
 class OwnGenerators:
-    """Of a loader's dataset and its collate_fn, where they are called in the training process."""
+    """Of a loader's dataset and its collate_fn, where they are called in the training process. What is kept is what
+    lies in the same places now: the script may put new ones there, as for each epoch."""
 
     def __init__(self, loader: Any) -> None:
         self._dataset, self._collate = loader.dataset, loader.collate_fn
         self._looks = 0 if loader.num_workers else LOOKS_AGAIN
-        found = {} if loader.num_workers else generators_of(self._dataset, self._collate)
-        self._parts = {path: part for path, each in found.items()
-                       if (part := volatile_state.generator_part(path, each)) is not None}
+        self._places = {} if loader.num_workers else _Walk(self._dataset, self._collate).places
 
     def save(self) -> dict[str, Any]:
         if self._looks:
             self._looks -= 1
-            refuse_late(generators_of(self._dataset, self._collate), self._parts)
+            refuse_late(generators_of(self._dataset, self._collate), self._places)
         return self.states()
 
     def states(self) -> dict[str, Any]:
-        return {path: part.save() for path, part in self._parts.items()}
+        return {path: part.save() for path in self._places if (part := self._part(path)) is not None}
 
     def load(self, saved: dict[str, Any]) -> None:
         for path, state in saved.items():
-            if path not in self._parts:
+            part = self._part(path)
+            if part is None:
                 raise Refused(f"{path} was a random number generator, and there is none in this process: make it "
                               f"before the loader is protected")
-            self._parts[path].load(state)
+            part.load(state)
+
+    def _part(self, path: str) -> volatile_state.Part | None:
+        try:
+            return volatile_state.generator_part(path, self._places[path]())
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError):
+            return None  # what led to it is gone
 
 
 def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
@@ -206,40 +233,71 @@ def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
     """Random number generators among its attributes, those of what it holds, and those that its methods and functions
     take from their modules, their defaults or the function that made them, each once; likewise of what makes batches of
     samples. The nearest first, and only so far as a look takes milliseconds."""
-    found: dict[str, Any] = {}
-    seen: dict[int, Any] = {}
-    nearest: collections.deque[tuple[str, Any, int]] = collections.deque([("dataset", dataset, LEVELS),
-                                                                          (COLLATE, collate, LEVELS)])
-    while nearest and len(seen) < VISITED_MAX:
-        path, value, levels = nearest.popleft()
-        if id(value) in seen or isinstance(value, types.ModuleType):
-            continue
-        seen[id(value)] = value
-        if volatile_state.generator_part(path, value) is not None:
-            while path in found:  # two functions may have defaults of one name
+    return _Walk(dataset, collate).found
+
+
+_Get = Callable[[], Any]            # what lies in a place now
+_GetIn = Callable[[Any], Any]       # likewise, of what holds it
+
+
+@dataclass(slots=True, eq=False)
+class _Met:
+    path: str
+    value: Any
+    levels: int
+    get: _Get
+
+
+class _Walk:
+    """What generators_of() says, with the places in which they lie."""
+
+    def __init__(self, dataset: Any, collate: Any) -> None:
+        self.found: dict[str, Any] = {}
+        self.places: dict[str, _Get] = {}
+        self._seen: dict[int, Any] = {}
+        self._nearest = collections.deque([_Met("dataset", dataset, LEVELS, lambda: dataset),
+                                           _Met(COLLATE, collate, LEVELS, lambda: collate)])
+        while self._nearest and len(self._seen) < VISITED_MAX:
+            self._meet(self._nearest.popleft())
+
+    def _meet(self, met: _Met) -> None:
+        value = met.value
+        if id(value) in self._seen or isinstance(value, types.ModuleType):
+            return
+        self._seen[id(value)] = value
+        if volatile_state.generator_part(met.path, value) is not None:
+            path = met.path
+            while path in self.found:  # two functions may have defaults of one name
                 path += "'"
-            found[path] = value
-        elif levels:
-            nearest.extend((path + name, each, levels - 1) for _, (name, each) in zip(
-                range(VALUES_LOOKED_AT), _inside(value), strict=False) if type(each) not in _PLAIN)
-            nearest.extend((f"{path}: {name}", each, levels - 1) for name, each in _used_by(value))
-    return found
+            self.found[path], self.places[path] = value, met.get
+        elif met.levels:
+            inside = itertools.islice(_inside(value), VALUES_LOOKED_AT)
+            self._nearest.extend(_within(met, *each) for each in inside if type(each[1]) not in _PLAIN)
+            self._nearest.extend(_within(met, f": {name}", *each) for name, *each in _used_by(value))
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+def _within(met: _Met, name: str, value: Any, get: _GetIn) -> _Met:
+    return _Met(met.path + name, value, met.levels - 1, lambda: get(met.get()))
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any, _GetIn]]:
     if isinstance(value, (list, tuple)):
-        yield from ((f"[{number}]", each) for number, each in enumerate(value))
+        yield from ((f"[{number}]", each, operator.itemgetter(number)) for number, each in enumerate(value))
     elif isinstance(value, dict):
-        yield from ((f"[{key!r}]", each) for key, each in value.items())
+        yield from ((f"[{key!r}]", each, operator.itemgetter(key)) for key, each in value.items())
     elif isinstance(value, types.MethodType):
-        yield "", value.__self__
+        yield "", value.__self__, operator.attrgetter("__self__")
     elif isinstance(value, functools.partial):
-        yield from (("", value.func), ("", value.args), ("", value.keywords))
+        yield from (("", getattr(value, name), operator.attrgetter(name)) for name in ("func", "args", "keywords"))
     elif hasattr(value, "__dict__") and not isinstance(value, (type, types.FunctionType)):
-        yield from ((f".{name}", each) for name, each in vars(value).items())
+        yield from ((f".{name}", each, _attribute(name)) for name, each in vars(value).items())
 
 
-def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
+def _attribute(name: str) -> _GetIn:
+    return lambda value: vars(value)[name]
+
+
+def _used_by(value: Any) -> Iterator[tuple[str, Any, _GetIn]]:
     """What the code of the script's own functions and classes names outside of them, without containers and models, and
     generators of those classes."""
     functions = [value]
@@ -249,26 +307,41 @@ def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
         functions = [each for _, each in has if isinstance(each, types.FunctionType)]  # super() calls those of bases
         for name, each in dict(reversed(has)).items():  # a class hides the attributes of its bases
             if volatile_state.generator_part(name, each) is not None:
-                yield name, each
+                yield name, each, _of_class(name)
     for function in functions:
         if script_frames.of_library(function.__code__.co_filename):
             continue
-        for name, each in _named_outside(function):
+        for name, each, get in _named_outside(function):
             own = isinstance(each, types.FunctionType) or type(each).__module__ == function.__module__
             if own or volatile_state.generator_part(name, each) is not None:
-                yield name, each
+                yield name, each, get
 
 
-def _named_outside(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    codes = [function.__code__]
+def _named_outside(function: types.FunctionType) -> Iterator[tuple[str, Any, _GetIn]]:
+    codes, known = [function.__code__], function.__globals__
     while codes:
         code = codes.pop()
         codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+        yield from ((name, known[name], _constant(known, name)) for name in code.co_names if name in known)
     defaults = function.__defaults__ or ()
     names = function.__code__.co_varnames[:function.__code__.co_argcount]
-    yield from zip(names[len(names) - len(defaults):], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
+    for number, name in enumerate(names[len(names) - len(defaults):]):
+        yield name, defaults[number], _constant(defaults, number)
+    for name, each in (function.__kwdefaults__ or {}).items():
+        yield name, each, _constant(function.__kwdefaults__, name)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # empty
-            yield name, cell.cell_contents
+            yield name, cell.cell_contents, _contents(cell)
+
+
+def _of_class(name: str) -> _GetIn:
+    return lambda value: getattr(value if isinstance(value, type) else type(value), name)
+
+
+def _constant(holder: Any, key: Any) -> _GetIn:
+    """Whatever the value is in which the function was met."""
+    return lambda _: holder[key]
+
+
+def _contents(cell: types.CellType) -> _GetIn:
+    return lambda _: cell.cell_contents

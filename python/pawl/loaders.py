@@ -263,7 +263,6 @@ class IndexedPlace:
         self.loader = loader
         self.epoch = self.total = 0
         self._given = 0  # batches of this epoch
-        self._announced: int | None = None  # the epoch that set_epoch() was called with last, in this process
         self._begin: dict[str, Any] | None = None  # the random state with which the epoch's order began; None: not yet
         self._iterator: Any = None
         self._found: list[Any] = []  # the samplers' states, when their order was found again
@@ -328,7 +327,7 @@ class IndexedPlace:
         self.close()
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
         self.total, self._digest = saved["total"], saved["digest"]
-        if self._begin is not None and self._announced != self.epoch:  # it may make the epoch's list of batches
+        if self._begin is not None:  # it may make the epoch's list of batches, and generators
             now = volatile_state.save_random()
             self._announce()
             volatile_state.load_random(now)
@@ -340,7 +339,6 @@ class IndexedPlace:
 
     def _announce(self) -> bool:
         """Whether anybody wants to know."""
-        self._announced = self.epoch
         return _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
@@ -386,6 +384,7 @@ class IndexedPlace:
         of what is kept."""
         now, after = volatile_state.save_random(), [each.save() for each in self._samplers]
         changed = [each.long() for each in self._samplers]
+        self._announce()
         volatile_state.load_random(random_before)
         self._put_samplers_back(before)
         again = next(iter(self._order), _END)
@@ -411,6 +410,7 @@ class IndexedPlace:
 
     def _find_order(self, begin: dict[str, Any]) -> Iterator[Any]:
         """Draws at once, while the random state is put aside."""
+        self._announce()  # since then the sampler may have used up what it made
         volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
         self._put_samplers_back(begin["samplers"])
         drawn, given = iter(self._order), self._digest

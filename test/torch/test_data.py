@@ -531,6 +531,50 @@ class Epochs:
         return len(self.batches)
 
 
+class Anew(Sampler):
+    """Makes its generator for each epoch, and a list of more values than are kept, which it uses up."""
+
+    def __init__(self):
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch):
+        self.chance = random.Random(epoch)
+        self.bases = list(range(4200))
+
+    def __iter__(self):
+        order = self.chance.sample(range(21), 21)
+        return (each - self.bases.pop() % 1 for each in order)
+
+    def __len__(self):
+        return 21
+
+
+class Around(Sampler):
+    """Has another one, and doesn't call it sampler."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __iter__(self):
+        return iter(self.inner)
+
+    def __len__(self):
+        return len(self.inner)
+
+
+class Reseeded(Dataset):
+    """The script gives it a generator for each epoch."""
+
+    def __init__(self):
+        self.inside = [types.SimpleNamespace(chance=numpy.random.default_rng(0))]
+
+    def __len__(self):
+        return 21
+
+    def __getitem__(self, index):
+        return index + self.inside[0].chance.random()
+
+
 class Hidden(Sampler):
     """Its generator is where nobody looks."""
 
@@ -984,6 +1028,52 @@ class PlaceTest(unittest.TestCase):
         place.part("").load(place.part("").save())
         self.assertEqual(batches[2], place.next()[:, 0].tolist())
         place.close()
+
+    def test_a_sampler_that_makes_its_generator_for_each_epoch(self):
+        self.same(lambda: DataLoader(Blurred(), batch_size=4, sampler=Anew()))
+        self.same(lambda: DataLoader(Blurred(), batch_size=4, sampler=Anew(), num_workers=1), vanilla=False)
+
+    def test_a_sampler_in_another_under_any_name(self):
+        def make(wrap=lambda inner: inner):
+            inner = RandomSampler(range(21), generator=torch.Generator().manual_seed(5))
+            return DataLoader(Blurred(), batch_size=4, sampler=Around(wrap(inner)))
+        self.same(make)
+        self.same(lambda: make(Around))
+
+    def test_a_generator_that_the_script_makes_for_each_epoch(self):
+        def given(loss=None, anew=False):
+            data, found, windows, epoch, step = Reseeded(), {}, [], 0, 0
+            place = loaders.place_in(DataLoader(data, batch_size=4))
+            while step < 13:
+                windows[step:] = [(tagged_values.dumps("", place.part("").save()), epoch)]
+                if step == loss:
+                    step, loss = step - 2, None
+                    if anew:
+                        data = Reseeded()
+                        place = loaders.place_in(DataLoader(data, batch_size=4))
+                    place.part("").load(tagged_values.loads(windows[step][0]))
+                    epoch = windows[step][1]
+                found[step] = place.next().tolist()
+                if place.epoch != epoch:
+                    epoch = place.epoch
+                    data.inside = [types.SimpleNamespace(chance=numpy.random.default_rng(epoch))]
+                step += 1
+            return found
+        for loss, anew in itertools.product((4, 7, 8, 9, 12), (False, True)):
+            with self.subTest(loss=loss, anew=anew):
+                self.assertEqual(given(), given(loss, anew))
+
+    def test_a_generator_that_another_process_does_not_have(self):
+        place = loaders.place_in(DataLoader(Noisy(), batch_size=4, sampler=Buckets()))
+        place.next()
+        saved = place.part("").save()
+        for lose, words in ((lambda data, _: setattr(data, "generator", None), "dataset.generator was a random"),
+                            (lambda _, order: setattr(order, "generator", None), "Buckets.generator was a random")):
+            data, order = Noisy(), Buckets()
+            place = loaders.place_in(DataLoader(data, batch_size=4, sampler=order))
+            lose(data, order)
+            with self.assertRaisesRegex(pawl.Refused, words):
+                place.part("").load(saved)
 
     def test_what_knows_its_own_place(self):
         self.same(lambda: DataLoader(StatefulStream(), batch_size=4))
