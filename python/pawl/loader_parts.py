@@ -27,6 +27,7 @@ VALUES_KEPT = 4096  # of a list of a sampler
 VALUES_LOOKED_AT = 64  # of a longer one, to see whether it has changed; of a dataset's containers, for generators
 LEVELS = 4  # of what a dataset holds
 VISITED_MAX = 4096
+PARTS_MAX = 1 << 18  # whose kinds are looked at
 COLLATE = "collate_fn"
 LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
 _PLAIN = {type(None), bool, int, float, str}
@@ -185,7 +186,9 @@ class OwnGenerators:
     def __init__(self, loader: Any) -> None:
         self._dataset, self._collate = loader.dataset, loader.collate_fn
         self._looks = 0 if loader.num_workers else LOOKS_AGAIN
-        self._places = {} if loader.num_workers else _Walk(self._dataset, self._collate).places
+        walk = _Walk(self._dataset, self._collate)
+        walk.refuse_unseen()
+        self._places = {} if loader.num_workers else walk.places
 
     def save(self) -> dict[str, Any]:
         if self._looks:
@@ -232,7 +235,8 @@ def tell_late(path: str) -> None:
 def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
     """Random number generators among its attributes, those of what it holds, and those that its methods and functions
     take from their modules, their defaults or the function that made them, each once; likewise of what makes batches of
-    samples. The nearest first, and only so far as a look takes milliseconds."""
+    samples. The nearest first, and only so far as a look takes milliseconds; of many parts the first ones, and all of a
+    kind in which there are generators."""
     return _Walk(dataset, collate).found
 
 
@@ -246,6 +250,17 @@ class _Met:
     value: Any
     levels: int
     get: _Get
+    above: _Met | None = None  # what it lies in
+    has: bool = False  # a generator, somewhere inside
+
+
+@dataclass(slots=True, eq=False)
+class _Many:
+    """Something with more parts than are looked at."""
+
+    met: _Met
+    first: list[_Met]
+    kinds: set[type]  # of the others
 
 
 class _Walk:
@@ -255,10 +270,37 @@ class _Walk:
         self.found: dict[str, Any] = {}
         self.places: dict[str, _Get] = {}
         self._seen: dict[int, Any] = {}
+        self._many: list[_Many] = []
+        self._having: dict[type, int] = collections.defaultdict(int)  # how many of a kind have generators
         self._nearest = collections.deque([_Met("dataset", dataset, LEVELS, lambda: dataset),
                                            _Met(COLLATE, collate, LEVELS, lambda: collate)])
         while self._nearest and len(self._seen) < VISITED_MAX:
             self._meet(self._nearest.popleft())
+            if not self._nearest:
+                self._nearest.extend(each for many in self._many for each in self._rest_of(many))
+
+    def refuse_unseen(self) -> None:
+        """Fails: Refused, where there are more parts like those that have generators of their own."""
+        left = [each for each in self._nearest if self._is_like_others(each)]
+        left += [each for many in self._many for each in self._rest_of(many) if self._having[type(each.value)] > 1]
+        for each in left[:1]:
+            raise Refused(f"{each.path} is beyond the {VISITED_MAX} objects that pawl looks at for random number "
+                          f"generators, and others of its kind have some: after a loss they would give other numbers. "
+                          f"Let the parts of the dataset share a generator, or draw from everybody's random numbers")
+
+    def _is_like_others(self, met: _Met) -> bool:
+        if id(met.value) in self._seen:
+            return False
+        return volatile_state.generator_part(met.path, met.value) is not None or (
+            met.above is not None and met.above.has and self._having[type(met.value)] > 1)
+
+    def _rest_of(self, many: _Many) -> list[_Met]:
+        """Those that are of a kind with generators, once."""
+        kinds = many.kinds & {type(each.value) for each in many.first if each.has}
+        many.kinds -= kinds
+        inside = itertools.islice(_inside(many.met.value), VALUES_LOOKED_AT, None) if kinds else iter(())
+        return list(itertools.islice((_within(many.met, *each) for each in inside if type(each[1]) in kinds),
+                                     VISITED_MAX))
 
     def _meet(self, met: _Met) -> None:
         value = met.value
@@ -270,14 +312,44 @@ class _Walk:
             while path in self.found:  # two functions may have defaults of one name
                 path += "'"
             self.found[path], self.places[path] = value, met.get
+            self._note_above(met)
         elif met.levels:
-            inside = itertools.islice(_inside(value), VALUES_LOOKED_AT)
-            self._nearest.extend(_within(met, *each) for each in inside if type(each[1]) not in _PLAIN)
+            self._nearest.extend(self._parts_of(met))
             self._nearest.extend(_within(met, f": {name}", *each) for name, *each in _used_by(value))
 
 
+    def _note_above(self, met: _Met) -> None:
+        each: _Met | None = met
+        while each is not None and not each.has:
+            each.has = True
+            self._having[type(each.value)] += 1
+            each = each.above
+
+    def _parts_of(self, met: _Met) -> list[_Met]:
+        """The first ones, and the first of each further kind."""
+        inside = _inside(met.value)
+        first = [_within(met, *each) for each in itertools.islice(inside, VALUES_LOOKED_AT)
+                 if type(each[1]) not in _PLAIN]
+        kinds = _kinds_in(met.value, VALUES_LOOKED_AT) - _PLAIN
+        more = kinds - {type(each.value) for each in first}
+        while more:
+            name, value, get = next(inside)
+            if type(value) in more:
+                first.append(_within(met, name, value, get))
+                more.discard(type(value))
+        if kinds:
+            self._many.append(_Many(met, first, kinds))
+        return first
+
+
+def _kinds_in(value: Any, begin: int) -> set[type]:
+    """Of the parts of a container from there on."""
+    parts: Any = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return set(map(type, itertools.islice(parts, begin, PARTS_MAX))) if len(parts) > begin else set()
+
+
 def _within(met: _Met, name: str, value: Any, get: _GetIn) -> _Met:
-    return _Met(met.path + name, value, met.levels - 1, lambda: get(met.get()))
+    return _Met(met.path + name, value, met.levels - 1, lambda: get(met.get()), met)
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, _GetIn]]:

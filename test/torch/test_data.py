@@ -575,6 +575,19 @@ class Reseeded(Dataset):
         return index + self.inside[0].chance.random()
 
 
+class Crowd(Dataset):
+    """Of many parts, each with a generator of its own."""
+
+    def __init__(self):
+        self.parts = [Noise() for _ in range(80)]
+
+    def __len__(self):
+        return 21
+
+    def __getitem__(self, index):
+        return index + torch.tensor(self.parts[-1 - index % 2].generator.random())
+
+
 class Hidden(Sampler):
     """Its generator is where nobody looks."""
 
@@ -968,6 +981,33 @@ class PlaceTest(unittest.TestCase):
         found = loader_parts.generators_of(data)
         self.assertEqual(["dataset.generator", "dataset.inside[60].generator"], list(found)[:2])
         self.assertLess(len(found), loader_parts.VISITED_MAX)
+        for workers in (0, 1):
+            with self.assertRaisesRegex(pawl.Refused, r"dataset.inside\[\d+\].* is beyond the 4096 objects"):
+                loaders.place_in(DataLoader(data, batch_size=4, num_workers=workers))
+
+    def test_a_dataset_of_many_parts(self):
+        def parts(make, count=200):
+            data = Noisy()
+            data.inside += [make(number) for number in range(count)]
+            return data
+        shared = Noise()
+        for make, count in ((lambda _: Noise(), 202), (lambda _: {"chance": random.Random()}, 202),
+                            (lambda _: (1, "a.png"), 2), (lambda number: (number, Noise()) if number else 1, 201),
+                            (lambda number: Noise() if number == 150 else [], 3), (lambda _: shared, 3)):
+            data = parts(make)
+            loaders.place_in(DataLoader(data, batch_size=4))
+            found = loader_parts.generators_of(data)
+            self.assertEqual(count, len(found))
+            data.more = [0.0] * 100 + [Noise()]
+            self.assertEqual(count + 1, len(loader_parts.generators_of(data)))
+        data = parts(lambda _: types.SimpleNamespace(chance=shared.generator), 5000)
+        loaders.place_in(DataLoader(data, batch_size=4))
+        data = parts(lambda _: Noise(), 5000)
+        with self.assertRaisesRegex(pawl.Refused, r"dataset.inside\[\d+\].* Let the parts of the dataset share"):
+            loaders.place_in(DataLoader(data, batch_size=4))
+
+    def test_the_last_of_many_parts_has_its_numbers_again(self):
+        self.same(lambda: DataLoader(Crowd(), batch_size=4))
 
     def test_a_worker_that_marks_its_dataset(self):
         place = loaders.place_in(DataLoader(Marked(), batch_size=4, num_workers=1, worker_init_fn=mark_dataset))
