@@ -2,11 +2,19 @@
 
 torch doesn't count them as state: a BatchNorm's momentum that follows a schedule, a Dropout's p, a counter of the
 script's. What is as it was when the module was protected is not kept, so that what each process makes for itself (a
-handle, an address) stays its own. So does what a module has beside a tensor that is neither parameter nor buffer: a
-number may say how that was made (the length of a table of cosines). The training thread's.
+handle, an address) stays its own.
+
+A module may have a table beside them, a tensor or an array that is neither parameter nor buffer, and a number may say
+how that was made (the length of a table of cosines). No other process has the table, so such a number is left as it is
+where one of the two has a table. One that has changed while the tables stayed as they were says nothing of them, and is
+kept: a temperature on a schedule, beside a tensor that the script looks at now and then. The training thread's.
 """
 from __future__ import annotations
 
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pawl.volatile_state import Part
@@ -14,92 +22,185 @@ from pawl.volatile_state import Part
 _KINDS = (bool, int, float, str, type(None))
 _NUMBER_MAX = 1 << 31  # greater ones are addresses
 _WORDS_MAX = 200
+_LOOKED_AT = 64  # of a list, for tables
 
 
-def part(name: str, module: Any) -> Part:
-    """`module` as it was unwrapped: what wrappers keep is theirs."""
-    own = frozenset(vars(_plain_module()))
-    places = _Places(module, own)
-    first = places.read()
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """One module, as it was when it was looked at."""
 
-    def save() -> dict[str, Any]:
-        now = places.read()
-        return {"changed": {key: value for key, value in now.items()
-                            if key not in first or not _alike(value, first[key])},
-                "other": [key for key in first if key not in now]}  # something else is there, or nothing
+    attributes: dict[str, Any]
+    size: int
+    names: list[tuple[str, str]]  # (name, key) of what is plain
+    tables: list[tuple[Any, int]]  # weakly, with torch's count of writes
+    stayed: bool = False  # the tables are those of the read before
 
-    def load(saved: dict[str, Any]) -> None:
-        expected = {key: value for key, value in first.items() if key not in set(saved["other"])} | saved["changed"]
-        modules = list(module.modules())
+
+class ModuleAttributes:
+    """Of one module and those inside of it. Looked for anew where a module has got others, or what it has is of another
+    kind."""
+
+    def __init__(self, module: Any) -> None:
+        """`module` as it was unwrapped: what wrappers keep is theirs."""
+        self._module, self._own = module, frozenset(vars(_plain_module()))
+        self._seen: list[_Seen] = []
+        self._free: set[str] = set()  # names of what has changed while the tables beside it stayed
+        self._first = self._read()
+        self._changed: dict[str, Any] = {}  # at the last read, beside the first
+
+    def part(self, name: str) -> Part:
+        return Part(name, self._save, self._load)
+
+    def unkept(self) -> Iterator[tuple[Any, str]]:
+        """Of which module, and under which name there, a restore may leave as it is."""
+        self._look_at_changes()
+        for place, module in enumerate(self._module.modules()):
+            if _tables_in(vars(module)):
+                yield from ((module, key) for key, value in vars(module).items()
+                            if self._is_number(key, value) and f"{place}.{key}" not in self._free)
+
+    def _save(self) -> dict[str, Any]:
+        now = self._look_at_changes()
+        return {"changed": self._changed,
+                "other": [name for name in self._first if name not in now],  # something else is there, or nothing
+                "tables": [place for place, seen in enumerate(self._seen) if seen.tables],
+                "free": sorted(self._free)}
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        self._look_at_changes()
+        self._free |= {*saved["free"]}
+        other, tables = {*saved["other"]}, {*saved["tables"]}
+        expected = {name: value for name, value in self._first.items() if name not in other} | saved["changed"]
+        modules = list(self._module.modules())
         for place, each in enumerate(modules):
-            for key in [] if has_table(each) else list(vars(each)):
-                if _is_kept(key, vars(each)[key], own) and not {f"{place}.{key}"} & {*expected, *first}:
-                    del vars(each)[key]  # it came later
-        for key, value in expected.items():
-            place, _, attribute = key.partition(".")
+            attributes = vars(each)
+            for key in [] if place in tables or _tables_in(attributes) else list(attributes):
+                name = f"{place}.{key}"
+                if self._is_number(key, attributes[key]) and name not in expected and name not in self._first:
+                    del attributes[key]  # it came later
+        for name, value in expected.items():
+            place, _, key = name.partition(".")
             attributes = vars(modules[int(place)])
-            if has_table(modules[int(place)]):
+            if int(place) in tables and name not in self._free:
                 continue
-            if attribute not in attributes or not _alike(attributes[attribute], value):
-                attributes[attribute] = value
+            if key not in attributes or not _alike(attributes[key], value):
+                attributes[key] = value
+        self._look_at_changes(learn=False)
 
-    return Part(name, save, load)
+    def _look_at_changes(self, learn: bool = True) -> dict[str, Any]:
+        """`learn`: the script has changed what has changed since the last time."""
+        now, before = self._read(), self._changed
+        self._changed = {name: value for name, value in now.items()
+                         if name not in self._first or not _alike(value, self._first[name])}
+        for name in {**before, **self._changed} if learn else ():
+            same = name in before and name in self._changed and _alike(before[name], self._changed[name])
+            if not same and self._seen[int(name.partition(".")[0])].stayed:
+                self._free.add(name)
+        return now
 
-
-class _Places:
-    """Where such attributes are. Looked for anew where a module has got others, or what it has is of another kind."""
-
-    def __init__(self, module: Any, own: frozenset[str]) -> None:
-        self._module, self._own = module, own
-        self._known: list[tuple[dict[str, Any], int, list[tuple[str, str]]]] = []  # attributes, _size, (name, key)
-
-    def read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for attributes, count, names in self._known or self._look():
-            if _size(attributes) != count:
+        for seen in self._seen or self._look():
+            if _size(seen.attributes) != seen.size:
                 return self._anew()
-            for name, key in names:
-                value = attributes.get(key, self)
-                if type(value) not in _KINDS:
+            for name, key in seen.names:
+                value = seen.attributes.get(key, self)
+                if type(value) not in _KINDS and not _is_numpys(value):
                     return self._anew()
                 if is_kept(value):
                     found[name] = value
+            if seen.tables:
+                tables = _tables_in(seen.attributes)
+                if not tables:
+                    return self._anew()
+                seen.stayed = _are_still(seen.tables, tables)
+                seen.tables = [(_weakly(each), _writes_of(each)) for each in tables]
+            else:
+                seen.stayed = True
         return found
 
     def _anew(self) -> dict[str, Any]:
-        return {name: attributes[key] for attributes, _, names in self._look() for name, key in names
-                if is_kept(attributes[key])}
+        return {name: seen.attributes[key] for seen in self._look() for name, key in seen.names
+                if is_kept(seen.attributes[key])}
 
-    def _look(self) -> list[tuple[dict[str, Any], int, list[tuple[str, str]]]]:
-        self._known = []
+    def _look(self) -> list[_Seen]:
+        before, self._seen = self._seen, []
         for place, each in enumerate(self._module.modules()):
             attributes = vars(each)
-            kept = [] if has_table(each) else [key for key, value in attributes.items()
-                                               if key not in self._own and type(value) in _KINDS]
-            self._known.append((attributes, _size(attributes), [(f"{place}.{key}", key) for key in kept]))
-        return self._known
+            tables = _tables_in(attributes)
+            names = [(f"{place}.{key}", key) for key, value in attributes.items()
+                     if key not in self._own and (type(value) in _KINDS or _is_numpys(value))]
+            stayed = place < len(before) and _are_still(before[place].tables, tables)
+            self._seen.append(_Seen(attributes, _size(attributes), names,
+                                    [(_weakly(table), _writes_of(table)) for table in tables], stayed))
+        return self._seen
 
-
-def has_table(module: Any) -> bool:
-    """A tensor or an array as a plain attribute, of whose making a number beside it may speak."""
-    return any(_holds_elements(value) for value in vars(module).values() if type(value) not in _KINDS)
-
-
-def _holds_elements(value: Any) -> bool:
-    if type(value) in (list, tuple):
-        return any(map(_holds_elements, value))
-    return hasattr(value, "dtype") and hasattr(value, "shape")
-
-
-def _size(attributes: dict[str, Any]) -> int:
-    return len(attributes) + len(attributes["_modules"])
+    def _is_number(self, key: str, value: Any) -> bool:
+        return key not in self._own and is_kept(value)
 
 
 def is_kept(value: Any) -> bool:
     """Where it is an attribute of a protected module."""
-    if isinstance(value, str):
+    if type(value) is str:
         return len(value) <= _WORDS_MAX
-    return type(value) in _KINDS and not (type(value) is int and abs(value) >= _NUMBER_MAX)
+    if type(value) is int or _is_numpys(value):
+        return not (_is_whole(value) and abs(value) >= _NUMBER_MAX)
+    return type(value) in _KINDS
+
+
+def _is_numpys(value: Any) -> bool:
+    """A number of numpy's."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.number, numpy.bool_))
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or value.dtype.kind in "iu"
+
+
+def _tables_in(attributes: dict[str, Any]) -> list[Any]:
+    """Tensors and arrays. What is computed from parameters, or a list of them, is none: the weights that an LSTM has in
+    a list, the weight that weight_norm() makes for each step."""
+    found: list[Any] = []
+    for key, value in attributes.items():
+        if type(value) in _KINDS or key == "_flat_weights":
+            continue
+        parameters = attributes["_parameters"]
+        if f"{key}_orig" not in parameters and f"{key}_g" not in parameters:  # spectral_norm(), pruning, weight_norm()
+            _add_tables(found, value)
+    return found
+
+
+def _add_tables(found: list[Any], value: Any) -> None:
+    if type(value) in (list, tuple):
+        for each in value[:_LOOKED_AT]:
+            _add_tables(found, each)
+    elif hasattr(value, "dtype") and hasattr(value, "shape") and not _is_numpys(value) and (
+            not getattr(value, "requires_grad", False)):
+        found.append(value)
+
+
+def _are_still(before: list[tuple[Any, int]], now: list[Any]) -> bool:
+    return len(before) == len(now) and all(known() is each and writes == _writes_of(each)
+                                           for (known, writes), each in zip(before, now, strict=True))
+
+
+def _weakly(table: Any) -> Any:
+    try:
+        return weakref.ref(table)
+    except TypeError:
+        return lambda: None  # as if it was another one each time
+
+
+def _writes_of(table: Any) -> int:
+    try:
+        return int(table._version)
+    except (AttributeError, RuntimeError):
+        return 0  # an array, or a tensor that was made in inference mode
+
+
+def _size(attributes: dict[str, Any]) -> int:
+    return len(attributes) + len(attributes["_modules"])
 
 
 def _plain_module() -> Any:
@@ -107,9 +208,5 @@ def _plain_module() -> Any:
     return Module()
 
 
-def _is_kept(key: str, value: Any, own: frozenset[str]) -> bool:
-    return key not in own and is_kept(value)
-
-
 def _alike(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and (one == other or one != one and other != other)
+    return type(one) is type(other) and bool(one == other or one != one and other != other)

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import compiling, cut_modules, loaders, made_ddp, module_attributes, reducers, sharded, volatile_state
+from pawl import compiling, cut_modules, loaders, made_ddp, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers
 from pawl.left_gradients import Left, LeftGradients
+from pawl.module_attributes import ModuleAttributes
 from pawl.sampler import ElasticSampler
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Protected:
     _trained_names: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # once the layout is made
     gradients: LeftGradients = field(default_factory=LeftGradients)
     late_buffers: list[LateBuffers] = field(default_factory=list)  # of each module
+    attributes: list[ModuleAttributes] = field(default_factory=list)  # likewise
     sharded: list[Any] = field(default_factory=list)  # modules of FSDP2 in those
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
@@ -118,7 +120,8 @@ class Protected:
         self.sharded += shards
         self.wrappers.append(wrapper)
         self.parts.append(modes_part(prefix + "modes", wrapper))
-        self.parts.append(module_attributes.part(prefix + "attributes", module))
+        self.attributes.append(ModuleAttributes(module))
+        self.parts.append(self.attributes[-1].part(prefix + "attributes"))
         if shards:
             self.parts.append(_switches_part(prefix + "switches", shards))
         self.late_buffers.append(LateBuffers(module))

@@ -66,6 +66,7 @@ class Known:
         self._ids_of_tensors: set[int] = set()
         self._ids_of_iterators: set[int] = set()
         self._ids_of_modules: set[int] = set()
+        self._unkept: set[tuple[int, str]] = set()  # plain attributes of those
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """What job.protect() was called with."""
@@ -81,6 +82,7 @@ class Known:
         self._ids_of_tensors = {id(tensor) for _, tensor in self.protected.parameters()}
         self._ids_of_tensors |= {id(tensor) for _, module in self.protected.modules for tensor in module.buffers()}
         self._ids_of_modules = {id(each) for _, module in self.protected.modules for each in module.modules()}
+        self._unkept = {(id(module), key) for each in self.protected.attributes for module, key in each.unkept()}
         self._ids_of_iterators = {id(place.loader._iterator) for place in self.protected.places
                                   if getattr(place.loader, "_iterator", None) is not None}  # workers that persist
 
@@ -88,9 +90,10 @@ class Known:
         """One of the loop's for which an entry of `state=` stands."""
         return name in self.protected.variables
 
-    def keeps_attributes_of(self, module: Any) -> bool:
-        """Plain ones of a protected module."""
-        return id(module) in self._ids_of_modules
+    def keeps_attribute(self, module: Any, key: str, value: Any) -> bool:
+        """A plain one of a protected module."""
+        return (id(module) in self._ids_of_modules and module_attributes.is_kept(value) and
+                (id(module), key) not in self._unkept)
 
     def __call__(self, thing: Any) -> bool:
         return type(thing).__module__ == "pawl.job" or _is_generator_of_pawl(thing) or any(
@@ -239,9 +242,9 @@ class Finder:
             self._seen.add(id(each))
             if type(each).__module__.startswith("torch."):
                 continue
-            kept = self.is_known.keeps_attributes_of(each) and not module_attributes.has_table(each)
             for key, value in vars(each).items():
-                if not key.startswith("_") and key != "training" and not (kept and module_attributes.is_kept(value)):
+                if not key.startswith("_") and key != "training" and not self.is_known.keeps_attribute(each, key,
+                                                                                                       value):
                     self._visit(".".join(part for part in (path, name, key) if part), value,
                                 A_MODULE + type(each).__name__, depth + 1)
 

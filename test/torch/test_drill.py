@@ -797,7 +797,7 @@ class Things:
     def is_variable(self, _name):
         return False
 
-    def keeps_attributes_of(self, _module):
+    def keeps_attribute(self, _module, _key, _value):
         return False
 
 
@@ -848,7 +848,7 @@ class Looking(unittest.TestCase):
         from types import SimpleNamespace
         loader = SimpleNamespace(_iterator=iter([1]))
         known = unprotected_state.Known(SimpleNamespace(
-            optimizers=[], modules=[], parameters=list, places=[SimpleNamespace(loader=loader)]))
+            optimizers=[], modules=[], attributes=[], parameters=list, places=[SimpleNamespace(loader=loader)]))
         self.assertFalse(known(loader._iterator))
         known.refresh()
         self.assertTrue(known(loader._iterator))

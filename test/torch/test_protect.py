@@ -24,6 +24,7 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
 sys.path[:0] = [HERE, os.path.dirname(HERE), PACKAGE]
 
 import harness  # noqa: E402
+import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
@@ -51,6 +52,7 @@ from pawl import (  # noqa: E402
     script_exit,
     second_step,
     tagged_values,
+    unprotected_state,
     volatile_state,
     windows,
     witness,
@@ -194,6 +196,92 @@ class HeldTest(unittest.TestCase):
         self.assertEqual((None, 3, "fresh", 2 << 40),
                          (other[0].momentum, other.calls, other.late, other.handle))
         self.assertEqual(saved["changed"], its.save()["changed"])
+
+    def annealed(self, **attributes):
+        """(a model that has a temperature and these, its part, a step)"""
+        model = nn.Sequential(nn.Linear(2, 2))
+        model[0].tau = 8.0
+        vars(model[0]).update(attributes)
+        protected = protect.Protected(0, 1)
+        protected.add([model], None)
+        part = next(each for each in protected.parts if each.name == "attributes")
+
+        def step(probe=None):
+            model[0].tau /= 2
+            model[0].probe = probe
+            return part.save()
+        return model[0], part, step
+
+    def test_a_number_beside_a_tensor_that_is_looked_at_now_and_then(self):
+        for lost in (None, torch.ones(3), torch.ones(2)):
+            layer, part, step = self.annealed(probe=None)
+            step()
+            step()
+            saved = [step(torch.ones(2)), step(), step()]
+            self.assertEqual([1.0, 0.5, 0.25], [each["changed"]["1.tau"] for each in saved])
+            for tau, each in zip((1.0, 0.5, 0.25), saved, strict=True):
+                other, its, _ = self.annealed(probe=None)
+                its.load(tagged_values.from_json(tagged_values.to_json("", each)))
+                self.assertEqual(tau, other.tau)
+                layer.tau, layer.probe = 0.1, lost
+                part.load(each)
+                self.assertEqual(tau, layer.tau)
+                self.assertEqual(each["changed"], {**part.save()["changed"], **{
+                    key: value for key, value in each["changed"].items() if key == "1.probe"}})
+
+    def test_a_number_beside_a_tensor_that_a_lost_step_left(self):
+        layer, part, step = self.annealed(probe=None)
+        saved = step()
+        step(torch.ones(2))
+        part.load(saved)
+        self.assertEqual((4.0, None), (layer.tau, layer.probe))
+
+    def test_a_number_that_came_later_than_where_there_is_a_tensor(self):
+        _, _, step = self.annealed(probe=None)
+        saved = step(torch.ones(2))
+        other, its, _ = self.annealed(probe=None)
+        other.length = 4
+        its.load(saved)
+        self.assertEqual((4, 8.0), (other.length, other.tau), "nobody knows what they speak of")
+
+    def test_numbers_that_may_not_be_kept_are_known(self):
+        model = nn.Sequential(nn.Linear(2, 2))
+        layer = model[0]
+        layer.tau, layer.length, layer.cosines, layer.rate = 1.0, 0, None, 0.5
+        protected = protect.Protected(0, 1)
+        protected.add([model], None)
+        known = unprotected_state.Known(protected)
+        known.refresh()
+        self.assertTrue(known.keeps_attribute(layer, "length", layer.length))
+        layer.length, layer.cosines, layer.tau = 8, torch.ones(8), 0.5
+        known.refresh()
+        self.assertFalse(known.keeps_attribute(layer, "tau", layer.tau), "it may speak of the cosines")
+        layer.tau = 0.25
+        known.refresh()
+        self.assertEqual([True, False, False], [known.keeps_attribute(layer, key, vars(layer)[key])
+                                                for key in ("tau", "length", "rate")])
+
+    def test_what_is_no_table(self):
+        shared = nn.Parameter(torch.ones(2))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are old
+            normed = nn.utils.spectral_norm(nn.utils.weight_norm(nn.Linear(2, 2), "bias", dim=None))
+        normed(torch.ones(1, 2))
+        with torch.no_grad():
+            normed(torch.ones(1, 2))
+        for module in (nn.LSTM(2, 2, 2, dropout=0.5), nn.GRU(2, 2), normed):
+            module.rate, module.shared = numpy.float64(0.5), [shared]
+            protected = protect.Protected(0, 1)
+            protected.add([module], None)
+            part = next(each for each in protected.parts if each.name == "attributes")
+            module.rate, module.dropout = numpy.float64(0.25), 0.1
+            saved = tagged_values.from_json(tagged_values.to_json("", part.save()))
+            self.assertEqual({"0.rate": 0.25, "0.dropout": 0.1}, saved["changed"])
+            self.assertEqual([], saved["tables"])
+            module.rate, module.dropout = numpy.float64(9), 9.0
+            part.load(saved)
+            self.assertEqual((numpy.float64(0.25), numpy.float64, 0.1), (module.rate, type(module.rate),
+                                                                         module.dropout))
 
     def test_a_number_that_speaks_of_a_table(self):
         """As of rotary embeddings that keep cosines for the longest sequence so far."""
@@ -739,7 +827,6 @@ class StateTest(unittest.TestCase):
         volatile_state.VolatileState([part]).load(saved)
 
     def test_a_kind_of_array_is_refused(self):
-        import numpy
         for strange in (numpy.ma.masked_array([1, 2], [True, False]), numpy.zeros(3).view(numpy.recarray)):
             with self.assertRaisesRegex(pawl.Refused, "kind of array that has no form"):
                 volatile_state.object_part("state0", {"seen": strange})
@@ -747,7 +834,6 @@ class StateTest(unittest.TestCase):
     def test_every_generator(self):
         import random
 
-        import numpy
         draws = [lambda: torch.rand(3).tolist(), random.random, lambda: numpy.random.rand(3).tolist()]
         part = volatile_state.Part("random", volatile_state.save_random, volatile_state.load_random)
         saved = volatile_state.VolatileState([part]).save()
@@ -758,7 +844,6 @@ class StateTest(unittest.TestCase):
     def test_named_generators(self):
         import random
 
-        import numpy
         torchs, own, numpys = torch.Generator().manual_seed(3), random.Random(3), numpy.random.default_rng(3)
         for thing, draw in ((torchs, lambda: torch.rand(2, generator=torchs).tolist()), (own, own.random),
                             (numpys, lambda: numpys.random(2).tolist())):
@@ -862,7 +947,6 @@ class StateTest(unittest.TestCase):
             self.assertIs(state["best"], state["now"])
 
     def test_arrays_and_queues_are_changed_where_they_are(self):
-        import numpy
         row, recent = numpy.zeros(2), collections.deque([1.0], 3)
 
         def change():
@@ -934,7 +1018,6 @@ class StateTest(unittest.TestCase):
 
 class TaggedValuesTest(unittest.TestCase):
     def test_there_and_back(self):
-        import numpy
         values = {"int": 1 << 127, "floats": [0.1 * i for i in range(20)], "odd": [float("inf"), -0.0], "none": None,
                   "tuple": (1, ("x",)), "set": {1}, "frozen": frozenset({2}), "bytes": b"x", "array": bytearray(b"y"),
                   "deque": collections.deque([1], 3), "ordered": collections.OrderedDict(a=1), 3: "a number's",
