@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pawl import compiling, cut_modules, loaders, made_ddp, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
-from pawl.late_buffers import LateBuffers
+from pawl.late_buffers import LateBuffers, outgrew
 from pawl.left_gradients import Left, LeftGradients
 from pawl.module_attributes import ModuleAttributes
 from pawl.sampler import ElasticSampler
@@ -399,7 +399,7 @@ class Protected:
         self._declared = {(numbers[id(each.optimizer)], id(each.parameter), each.key): each for each in held
                           if each.optimizer is not None}
         for each in self.late_buffers:
-            each.declared()
+            each.declared(held)
 
     def _held_buffers(self) -> list[Held]:
         found: dict[int, Held] = {}
@@ -557,8 +557,8 @@ def counts_writes(tensor: torch.Tensor) -> bool:
 class Unchanged:
     """Whether the model is still the one that was declared: the same tensors in the same places under the same names.
 
-    Optimizer state and buffers may be replaced by tensors of the same shape; `moved()` gives those. Cheap: no walk over
-    the module tree, one comparison for each tensor.
+    Optimizer state and buffers may be replaced by tensors of the same shape; `moved()` gives those. Buffers of another
+    shape are late_buffers.py's. Cheap: no walk over the module tree, one comparison for each tensor.
     """
 
     def __init__(self, protected: Protected, held: list[Held]) -> None:
@@ -612,7 +612,8 @@ class Unchanged:
                 if value is not None:  # else `held.tensor` keeps the place
                     found += _take_place(held, value)
         for held, table, key in self._buffers:
-            found += _take_place(held, table.get(key))
+            if key not in table or not outgrew(held, table[key]):  # else it is kept as one that came late
+                found += _take_place(held, table.get(key))
         return found
 
 
@@ -631,6 +632,9 @@ def _refuse_another_kind(held: Held, value: Any) -> None:
     same = getattr(value, "shape", None) == before.shape and value.dtype == before.dtype
     if (not same or value.stride() != before.stride() or
             sharded.region_of(f"{held.name} ({held.role})", value) != held.region):
+        if value is None:
+            raise Refused(f"{held.name} ({held.role}): it was deleted after it was protected: give it its place again "
+                          f"with register_buffer(), or set it to None instead")
         raise Refused(f"{held.name} ({held.role}): a tensor of another shape or type took its place after it was "
                       f"protected")
 

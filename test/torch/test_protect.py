@@ -1520,7 +1520,7 @@ class LateBuffersTest(unittest.TestCase):
     def setUp(self):
         self.module = small()
         self.late = late_buffers.LateBuffers(self.module)
-        self.late.declared()
+        self.late.declared([])
 
     def saved(self):
         return copy.deepcopy(self.late._save())
@@ -1542,6 +1542,53 @@ class LateBuffersTest(unittest.TestCase):
             self.module.mean = torch.ones(3).expand(2, 3) if first.dim() == 2 else torch.ones(1)
             self.late._load(saved)
             self.assertTrue(torch.equal(first, self.module.mean))
+
+    def growing(self, persistent=True):
+        """(a module with a buffer of three, what is late in it, what tells of moved ones, the one of the layout)"""
+        module = nn.Module()
+        module.register_buffer("bias", torch.arange(3.0), persistent)
+        protected = protect.Protected(0, 1)
+        protected.add([module], None)
+        held = protected.held()
+        protected.declared(held)
+        return module, protected.late_buffers[0], protect.Unchanged(protected, held), held[0]
+
+    def test_a_buffer_that_grows(self):
+        for persistent in (True, False):
+            module, late, unchanged, held = self.growing(persistent)
+            first, saved = module.bias, [late._save()]
+            module.register_buffer("bias", torch.arange(5.0), persistent)
+            self.assertEqual([], unchanged.moved())
+            saved.append(copy.deepcopy(late._save()))
+            module.bias = torch.arange(9.0)
+            late._load(saved[1])
+            self.assertEqual(list(range(5)), module.bias.tolist())
+            late._load(saved[0])
+            self.assertIs(first, module.bias, "its memory is restored by the layout")
+            self.assertIs(first, held.tensor)
+            self.assertEqual([], unchanged.moved())
+            module.bias = torch.ones(3)
+            self.assertEqual([held], unchanged.moved(), "as it was declared, elsewhere")
+            self.assertEqual({}, late._save())
+            other, its, watch, _ = self.growing(persistent)
+            its._load(saved[1])
+            self.assertEqual(list(range(5)), other.bias.tolist())
+            self.assertEqual([], watch.moved())
+            self.assertEqual(persistent, "bias" in other.state_dict())
+
+    def test_a_buffer_that_is_dropped(self):
+        module, late, unchanged, _ = self.growing()
+        first, module.bias = module.bias, None
+        self.assertEqual([], unchanged.moved())
+        saved = copy.deepcopy(late._save())
+        module.bias = torch.ones(7)
+        late._load(saved)
+        self.assertIsNone(module.bias)
+        late._load({})
+        self.assertIs(first, module.bias)
+        del module.bias
+        with self.assertRaisesRegex(pawl.Refused, "bias/rank0 .buffer.: .*register_buffer"):
+            unchanged.moved()
 
     def test_where_the_script_has_a_plain_attribute_before(self):
         self.module.register_buffer("mean", torch.ones(2))

@@ -1,4 +1,5 @@
-"""A module that makes buffers when it first needs them: by register_buffer(), and where None was."""
+"""A module that makes buffers when it first needs them: by register_buffer(), and where None was. One grows with the
+longest sequence so far."""
 import torch
 import trap
 from torch import nn
@@ -17,10 +18,15 @@ class Centred(trap.Net):
         super().__init__()
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.register_buffer("spread", None)
+        self.register_buffer("bias", torch.zeros(1), persistent=False)
 
     def forward(self, inputs, late=False):
         outputs = super().forward(inputs)
         self.calls += 1
+        length = 1 + self.calls.item() // 3
+        if length > len(self.bias):
+            self.register_buffer("bias", torch.cat([self.bias, outputs.detach().mean().view(1)]), persistent=False)
+        outputs = outputs * (1 + self.bias[:length].mean())
         if self.calls > 4:
             if self.spread is None:
                 self.spread = outputs.detach().std(0)
@@ -44,4 +50,4 @@ for step in job.steps(trap.STEPS):
         trap.point(step)
         optimizer.step()
 
-trap.result(model=model, optimizer=optimizer, mean=model.module.mean)
+trap.result(model=model, optimizer=optimizer, mean=model.module.mean, bias=model.module.bias)
