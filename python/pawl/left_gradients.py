@@ -7,8 +7,10 @@ gradient that is added, and at the optimizer's step. What it showed counts for t
 
 Gradients that an optimizer has used are left by most scripts, and zeroed by the next block. They count as harmless
 until an optimizer uses what a block has added to one of them, or uses it again. As scripts zero all that an optimizer
-has, one parameter of each of its groups is looked at. Its values are read where torch has counted a write since, and at
-that moment: never in each step. FSDP2 tells of a gradient only once it has added it, when zeroing may look like adding:
+has, one parameter of each of its groups is looked at. Of its values a few are noted when they have been used; all are
+read where torch has counted a write since, and at that moment: never in each step. A script that writes gradients by
+itself (torch.autograd.grad(), clipping of each sample) overwrites those that were used: where none was added by
+backward(), the few values show whether the new ones are made of the old. FSDP2 tells of a gradient only once it has added it, when zeroing may look like adding:
 there it is told, and no more. Nothing here talks to anybody; all calls come from the training thread.
 """
 from __future__ import annotations
@@ -32,6 +34,7 @@ class _Used:
     gradient: Any  # weakly
     writes: tuple[int, int]
     zero: bool
+    some: Any = None  # of its values; None: it is not watched, or they can't be told
 
     def is_still(self, gradient: Any) -> bool:
         return gradient is not None and self.gradient() is gradient and sharded.writes_of(gradient) == self.writes
@@ -59,6 +62,8 @@ class _Added:
     used: _Used
     graded: bool   # by a backward that is followed itself, which makes another gradient of the two
     guessed: bool  # by a count of writes alone
+    came: bool     # by backward(); else it may have been torch.autograd.grad() so far
+    some: Any      # of the values that were computed since
 
 
 class LeftGradients:
@@ -82,14 +87,14 @@ class LeftGradients:
 
     def used(self, optimizer: Any) -> None:
         """The optimizer has stepped, or the scaler has skipped it: what gradients there are have done their work."""
-        for parameter in _parameters(optimizer):
-            self._stepped.add(id(parameter))
-            if parameter.grad is not None:
-                self._note_used(parameter)
         for group in optimizer.param_groups:
             first = next((each for each in group["params"] if each.grad is not None), None)
             if first is not None:
                 self._watched.add(id(first))
+        for parameter in _parameters(optimizer):
+            self._stepped.add(id(parameter))
+            if parameter.grad is not None:
+                self._note_used(parameter)
 
     @contextlib.contextmanager
     def put_elsewhere(self, parameters: Iterable[Any]) -> Iterator[None]:
@@ -132,7 +137,8 @@ class LeftGradients:
         self._stepped.clear()
 
     def _note_used(self, parameter: Any, zero: bool = False) -> None:
-        self._used[id(parameter)] = _Used(weakref.ref(parameter.grad), sharded.writes_of(parameter.grad), zero)
+        some = _values_of(parameter.grad) if id(parameter) in self._watched else None
+        self._used[id(parameter)] = _Used(weakref.ref(parameter.grad), sharded.writes_of(parameter.grad), zero, some)
 
     def _is_used(self, parameter: Any) -> bool:
         used = self._used.get(id(parameter))
@@ -141,7 +147,7 @@ class LeftGradients:
     def _has_left(self, parameter: Any) -> bool:
         if parameter.grad is None or self._is_used(parameter):
             return False
-        if holds_something(parameter.grad):
+        if _holds_some(parameter.grad):
             return True
         self._note_used(parameter, zero=True)
         return False
@@ -181,19 +187,22 @@ class LeftGradients:
         if key in self._hooked or not parameter.requires_grad:
             return
         self._hooked.add(key)
-        if sharded.is_dtensor(parameter):  # FSDP2 calls those hooks alone
-            parameter.register_post_accumulate_grad_hook(functools.partial(_after_it_came, weakref.ref(self), key))
+        after = _after_it_came if sharded.is_dtensor(parameter) else _after_it_was_added  # FSDP2 calls those hooks alone
+        parameter.register_post_accumulate_grad_hook(functools.partial(after, weakref.ref(self), key))
         parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
 
-    def _see_added(self, key: int, came: bool = False) -> None:
+    def _see_added(self, key: int, new: Any = None, came: bool = False) -> None:
         """A new gradient of the parameter is about to be added to one that was used before, if that is still there.
         Whether it is used so, _decide_used() sees: torch.autograd.grad() adds to none, and who has added to another
-        model's gradients zeroes them before that one's turn. `came`: as of _decide(); by one write of FSDP2's into what
+        model's gradients zeroes them before that one's turn. `new`: the gradient. `came`: as of _decide(); by one write of FSDP2's into what
         this rank has, and zeroing may be another."""
         if key in self._added:
-            gradient = self._added[key].left.parameter.grad
+            added = self._added[key]
+            gradient = added.left.parameter.grad
             if not came and (gradient is None or not _holds_some(gradient)):
                 del self._added[key]
+            else:
+                added.some = _sum(added.some, _values_of(new) if new is not None else None)
             return
         left, used = self._over.pop(key, (None, None))
         gradient = left.parameter.grad if left is not None else None
@@ -204,7 +213,13 @@ class LeftGradients:
         else:
             kept = _holds_some(gradient) if used.is_still(gradient) else self._is_kept_by_write(key, gradient)
         if kept:
-            self._added[key] = _Added(left, used, _grad_mode(), guessed=came)
+            self._added[key] = _Added(left, used, _grad_mode(), guessed=came, came=came,
+                                      some=_values_of(new) if new is not None and used.some is not None else None)
+
+    def _note_came(self, key: int) -> None:
+        """backward() has added what _see_added() saw."""
+        if key in self._added:
+            self._added[key].came = True
 
     def _decide_used(self, key: int, again: bool) -> None:
         """`again`: an optimizer is about to use what gradients there are."""
@@ -214,10 +229,11 @@ class LeftGradients:
             return
         gradient = left.parameter.grad
         same = gradient is not None and used.gradient() is gradient
-        if added is not None and gradient is not None and (
+        if added is not None and added.came and gradient is not None and (
                 not used.is_still(gradient) if same else added.graded and gradient.grad_fn is not None):
             self._keep(left, added.guessed)
-        elif again and same and used.is_still(gradient) and holds_something(gradient):
+        elif same and (again if used.is_still(gradient) else added is not None) and _is_made_of(
+                _values_of(gradient), used.some, added.some if added is not None else None) and _holds_some(gradient):
             self._over.pop(key, None)
             self._keep(left)
 
@@ -256,20 +272,28 @@ class LeftGradients:
             self.on_carried(left)
 
 
-def _before_it_is_added(left: Any, key: int, _gradient: Any) -> None:
+def _before_it_is_added(left: Any, key: int, gradient: Any) -> None:
     """A hook of torch: the parameter has the gradient that it had."""
     known = left()
     if known is not None and (known._pending or known._over or known._added):
         known._decide(key)
-        known._see_added(key)
+        known._see_added(key, gradient)
+
+
+def _after_it_was_added(left: Any, key: int, _parameter: Any) -> None:
+    """A hook of torch: backward() has added to the parameter's gradient; torch.autograd.grad() doesn't call it."""
+    known = left()
+    if known is not None:
+        known._note_came(key)
 
 
 def _after_it_came(left: Any, key: int, _parameter: Any) -> None:
     """A hook of torch: the parameter has the gradient that it had, with the new one added, or else the new one."""
     known = left()
-    if known is not None and (known._pending or known._over):
+    if known is not None and (known._pending or known._over or known._added):
         known._decide(key, came=True)
         known._see_added(key, came=True)
+        known._note_came(key)
 
 
 def holds_something(gradient: Any) -> bool:
@@ -301,6 +325,55 @@ def _some_of(gradient: Any) -> Any:
         return values
     flat = values.view(-1)
     return flat[::max(1, flat.numel() // SAMPLED)]
+
+
+def _values_of(gradient: Any) -> Any:
+    """A few of its elements, as they are now. None: they aren't told without reading all of it."""
+    values = sharded.memory_of(gradient.detach())
+    if str(values.layout) != "torch.strided" or not (values.is_contiguous() or values.numel() <= SAMPLED):
+        return None
+    return _some_of(values.contiguous()).clone()
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return one + other if one is not None and other is not None and one.shape == other.shape else None
+
+
+def _is_made_of(now: Any, used: Any, new: Any) -> bool:
+    """Whether a gradient that a script has written still has what was used in it: unchanged, or in a sum with what was
+    computed since, each scaled by something. Where too little is known, as if it had."""
+    import torch
+    if now is None or used is None or now.shape != used.shape or not now.is_floating_point():
+        return True
+    if torch.equal(now, used):
+        return True
+    if new is None or new.shape != used.shape:
+        return False
+    close = max(1e-4, 4 * torch.finfo(now.dtype).eps)
+    now, used, new = now.double(), used.double(), new.double()
+    if _is_near(now, new, close):
+        return False
+    if _is_near(now, used + new, close):
+        return True
+    if now.numel() <= 2:
+        return True  # any two are a sum of two others
+    rest, other = _without(now, new), _without(used, new)
+    return not _is_small(rest, now, close) and not _is_small(other, used, close) and (
+        _is_small(_without(rest, other), now, close))
+
+
+def _is_near(one: Any, other: Any, close: float) -> bool:
+    return _is_small(one - other, other, close)
+
+
+def _is_small(rest: Any, whole: Any, close: float) -> bool:
+    return bool(rest.norm() <= close * whole.norm())
+
+
+def _without(values: Any, direction: Any) -> Any:
+    """What is left of them where they don't follow it."""
+    square = direction.dot(direction)
+    return values - direction * (values.dot(direction) / square) if square > 0 else values
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -460,6 +460,70 @@ class WrittenTest(unittest.TestCase):
             optimizer.step()
         self.assertEqual([(0, False), (1, True)], self.used(half, blocks=2)[1])
 
+    def by_hand(self, write, gradient=torch.autograd.grad):
+        """A script that computes gradients beside those of the parameters, and writes them there."""
+        def block(number, model, optimizer):
+            if number == 1:
+                model(torch.randn(8, 4)).square().sum().backward()
+                return optimizer.step()
+            parameters = list(model.parameters())
+            found = gradient(model(torch.randn(8, 4)).square().sum(), parameters)
+            for parameter, each in zip(parameters, found, strict=True):
+                write(parameter.grad, each)
+            return optimizer.step()
+        return block
+
+    def test_used_gradients_that_a_script_overwrites(self):
+        def each_sample(_block, model, optimizer):
+            parameters = list(model.parameters())
+            sums = [torch.zeros_like(each) for each in parameters]
+            for x in torch.randn(8, 4):
+                found = torch.autograd.grad(model(x[None].expand(2, 4)).square().sum(), parameters)
+                norm = torch.stack([each.norm() for each in found]).norm()
+                for one, each in zip(sums, found, strict=True):
+                    one += each / max(1.0, norm)
+            for parameter, each in zip(parameters, sums, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad.copy_(each + 0.1 * torch.randn_like(each))
+            optimizer.step()
+
+        def put(gradient, new):
+            gradient.data = new
+
+        for how in (each_sample, self.by_hand(put), *(self.by_hand(write) for write in (
+                lambda gradient, new: gradient.copy_(new), lambda gradient, new: gradient.copy_(new * 0.3),
+                lambda gradient, new: gradient.data.copy_(new), lambda gradient, new: gradient.data.copy_(-2 * new),
+                lambda gradient, new: gradient.copy_(new + 0.1 * torch.randn_like(new))))):
+            with self.subTest(how=how):
+                self.assertEqual(([], [(0, False)] * 5), self.used(how))
+
+    def test_used_gradients_that_a_script_adds_to(self):
+        for write in (lambda gradient, new: gradient.add_(new), lambda gradient, new: gradient.mul_(0.9).add_(new),
+                      lambda gradient, new: gradient.data.add_(new), lambda gradient, new: gradient.mul_(1.0),
+                      lambda gradient, new: None):
+            self.assertEqual([(0, False), (1, True)], self.used(self.by_hand(write), blocks=2)[1])
+
+        def both(block, model, optimizer):
+            if block > 1:
+                torch.autograd.grad(model(torch.randn(8, 4)).sum(), list(model.parameters()))
+            self.step(model, optimizer)
+        self.assertEqual([(0, False), (1, True)], self.used(both, blocks=2)[1])
+
+    def test_what_a_gradient_is_made_of(self):
+        made, one, other = left_gradients._is_made_of, torch.randn(64), torch.randn(64)
+        for kind in (torch.float32, torch.bfloat16):
+            old, new = one.to(kind), other.to(kind)
+            for now, expected in ((old, True), (new, False), (0.25 * new, False), (old + new, True), (old - new, True),
+                                  (0.5 * old + 3 * new, True), (torch.randn(64).to(kind), False),
+                                  (torch.zeros(64, dtype=kind), False), (old * float("nan"), False)):
+                self.assertEqual(expected, made(now, old, new))
+            self.assertEqual([False, True], [made(each, 2 * new, new) for each in (new, 3 * new)], "a constant gradient")
+            self.assertEqual([True, False], [made(each, old, None) for each in (old, new)])
+        self.assertTrue(made(None, one, other))
+        self.assertTrue(made(one, None, other))
+        self.assertFalse(made(other[:2], one[:2], other[:2]))
+
     def test_used_gradients_that_are_dropped_are_harmless(self):
         def top(_block, model, optimizer):
             optimizer.zero_grad()
