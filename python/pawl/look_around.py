@@ -8,7 +8,8 @@ A look compares what there is with what there was at the look before. Looks are 
 process, then where something may change that no step before has changed: in the first step of an epoch, in the first
 one after job.aside(), and in steps 4, 8, 16 and so on of this process. So they are in the same steps on all ranks, as
 the script's objects are asked, which may ask all ranks; for the same reason nobody looks after a loss, nor more than
-LOOKS_MAX times.
+LOOKS_MAX times. A look reads so many bytes at most, and no more of one thing than BYTES_MAX; what is larger is not
+compared.
 """
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from typing import Any
 
 from pawl.job import Job, Step, observe_steps
 from pawl.protect import Protected
-from pawl.unprotected_state import FILE, VALUE, Finder, Known, Unprotected
+from pawl.unprotected_state import FILE, UNREAD, VALUE, Finder, Known, Unprotected
 
 TOLD_MAX = 8  # objects
 NAMES_MAX = 6  # of one object
-BYTES_MAX = 16 << 20  # of a tensor that is read
+BYTES_MAX = 16 << 20  # of one thing that is read
 LOOKS_MAX = 64
 
 # Words in names. What training may depend on is told before what is printed.
@@ -84,8 +85,8 @@ class LookAround:
         if before is None:
             return
         carried = [(path, each) for path, each in self._before.items()
-                   if each.kind != FILE and path in before and before[path].digest != each.digest
-                   and path not in self._told]
+                   if each.kind != FILE and path in before and path not in self._told
+                   and UNREAD not in (before[path].digest, each.digest) and before[path].digest != each.digest]
         self._told.update(path for path, _ in carried)
         if carried:
             self._say(f"carried from step to step and not protected: {in_words(carried)}. What training depends on "

@@ -20,12 +20,12 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pawl import module_attributes
-from pawl.digest import digest_of, digest_of_tensor
+from pawl.digest import Limit, TooMuch, digest_of, digest_of_tensor
 
 if TYPE_CHECKING:
     from pawl.protect import Protected
@@ -36,6 +36,9 @@ A_FUNCTION, A_CLASS, A_MODULE, PROTECTED = "a function", "a class", "the module 
 ELEMENTS_MAX = 64     # of a container that are looked at one by one; a longer one counts as a whole
 ARRAY_BYTES_MAX = 16 << 20
 SHOWN_MAX = 40
+LOOK_BYTES = 32 << 20  # that a bounded look reads in all
+SMALL_BYTES = 8 << 10  # of one thing that it reads nevertheless: counters, where a data set comes before them
+UNREAD = ""  # the digest of what is more than that
 
 # Kinds, by what one would do about them.
 TENSOR, MODULE, OPTIMIZER, STATEFUL, GENERATOR = "tensor", "module", "optimizer", "stateful", "generator"
@@ -135,19 +138,22 @@ def flattened(things: Any) -> Iterator[Any]:
 
 @dataclass
 class Finder:
-    """Finds it once in each step; unchanged tensors are not read twice. `is_known`: protected, or pawl's own. Tensors
-    of more than `bytes_max` are not read: a write in place through torch is seen, and no other."""
+    """Finds it once in each step; unchanged tensors are not read twice. `is_known`: protected, or pawl's own.
+    `bytes_max`: of one thing; with it a look is bounded. Of tensors that are larger, or that no bytes are left for, a
+    write in place through torch is seen, and no other; other things are UNREAD."""
 
     is_known: Known
     bytes_max: int | None = None
     _tensors: dict[int, tuple[Any, int, int, str]] = field(default_factory=dict)
     _dead: dict[tuple[types.CodeType, int], frozenset[str]] = field(default_factory=dict)
     _found: dict[str, Unprotected] = field(default_factory=dict)
+    _left: int = 0                # bytes that a bounded look may still read
+    _limit: Limit | None = None  # of the thing that is read
     _seen: set[int] = field(default_factory=set)
 
     def find(self, loop: types.FrameType) -> dict[str, Unprotected]:
         """`loop`: the frame that is about to enter the step's block."""
-        self._found, self._seen = {}, set()
+        self._found, self._seen, self._left = {}, set(), LOOK_BYTES
         for name, value in self._variables(loop):
             self._visit(name, value, "", 0)
         return self._found
@@ -183,7 +189,7 @@ class Finder:
         if len(self._found) >= FOUND_MAX or depth > DEPTH_MAX:
             return
         if isinstance(value, _PLAIN) and not self.is_known(value):
-            return self._note(path, VALUE, digest_of(value), _shorten(repr(value)), owner)
+            return self._note(path, VALUE, self._digest(value), _shorten(repr(value)), owner)
         if id(value) in self._seen or isinstance(value, types.ModuleType):
             return None
         known = self.is_known(value)
@@ -205,7 +211,7 @@ class Finder:
         elif isinstance(value, torch.nn.Module):
             self._visit_module(path, value, depth)
         elif isinstance(value, torch.optim.Optimizer):
-            self._note(path, OPTIMIZER, self._state_digest(value.state_dict()), type(value).__name__, owner)
+            self._note(path, OPTIMIZER, self._digest_of_state(value), type(value).__name__, owner)
         elif isinstance(value, torch.Generator):
             self._note(path, GENERATOR, digest_of_tensor(value.get_state()), "torch.Generator", owner)
         elif isinstance(value, random.Random):
@@ -216,7 +222,7 @@ class Finder:
                        owner)
         elif numpy is not None and isinstance(value, numpy.ndarray):
             if value.nbytes <= ARRAY_BYTES_MAX:
-                self._note(path, TENSOR, digest_of(value), f"array {value.dtype}{list(value.shape)}", owner)
+                self._note(path, TENSOR, self._digest(value), f"array {value.dtype}{list(value.shape)}", owner)
         elif isinstance(value, io.IOBase):
             self._visit_file(path, value, owner)
         elif isinstance(value, _ITERATORS) or type(value).__name__.endswith("DataLoaderIter"):
@@ -267,7 +273,7 @@ class Finder:
             not isinstance(container, dict) and all(isinstance(each, _PLAIN) for each in container))
         if whole:
             shown = f"{type(container).__name__} of {len(container)}"
-            return self._note(path, VALUE, digest_of(container), shown, owner)
+            return self._note(path, VALUE, self._digest(container), shown, owner)
         pairs: Iterable[tuple[Any, Any]] = container.items() if isinstance(container, dict) else enumerate(container)
         for key, value in list(pairs):
             self._visit(f"{path}[{key!r}]", value, owner, depth + 1)
@@ -309,7 +315,7 @@ class Finder:
     def _visit_instance(self, path: str, thing: Any, owner: str, depth: int) -> None:
         kind = type(thing)
         if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
-            return self._note(path, STATEFUL, self._state_digest(thing.state_dict()), kind.__name__, owner)
+            return self._note(path, STATEFUL, self._digest_of_state(thing), kind.__name__, owner)
         left_alone = kind.__module__.split(".")[0] in _LEFT_ALONE and not kind.__module__.startswith("torch.utils.data")
         if left_alone and not isinstance(thing, (argparse.Namespace, types.SimpleNamespace)):
             return None
@@ -321,24 +327,47 @@ class Finder:
     def _note(self, path: str, kind: str, digest: str, shown: str, owner: str) -> None:
         self._found[path] = Unprotected(kind, digest, shown, owner)
 
+    def _digest(self, value: Any) -> str:
+        return self._read(lambda: digest_of(value, self._limit))
+
+    def _digest_of_state(self, thing: Any) -> str:
+        state = thing.state_dict()  # which may ask all ranks, however much is left
+        return self._read(lambda: self._state_digest(state))
+
+    def _read(self, read: Callable[[], str]) -> str:
+        """Within what may be read of one thing, and of all."""
+        if self.bytes_max is None:
+            return read()
+        before = min(self.bytes_max, max(self._left, SMALL_BYTES))
+        self._limit = Limit(before)
+        try:
+            return read()
+        except TooMuch:
+            return UNREAD
+        finally:
+            self._left -= before - self._limit.left
+            self._limit = None
+
     def _state_digest(self, state: Any) -> str:
         torch = sys.modules["torch"]
         if isinstance(state, torch.Tensor):
             return self._tensor_digest(state)
         if isinstance(state, dict):
-            return digest_of([(str(key), self._state_digest(value)) for key, value in state.items()])
+            return digest_of([(str(key), self._state_digest(value)) for key, value in state.items()], self._limit)
         if isinstance(state, (list, tuple)):
-            return digest_of([self._state_digest(value) for value in state])
-        return digest_of(state)
+            return digest_of([self._state_digest(value) for value in state], self._limit)
+        return digest_of(state, self._limit)
 
     def _tensor_digest(self, tensor: Any) -> str:
         """A data set that lies in a tensor is read once."""
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1:3] == (tensor._version, tensor.data_ptr()):
             return known[3]
-        if self.bytes_max is not None and tensor.nbytes > self.bytes_max:
-            return f"{tensor.data_ptr()} {tensor._version}"
-        digest = digest_of_tensor(tensor)
+        if self.bytes_max is not None and tensor.nbytes > min(self.bytes_max, max(self._left, SMALL_BYTES)):
+            digest = f"{tensor.data_ptr()} {tensor._version}"
+        else:
+            digest = digest_of_tensor(tensor)
+            self._left -= tensor.nbytes
         self._tensors[id(tensor)] = (weakref.ref(tensor), tensor._version, tensor.data_ptr(), digest)
         return digest
 

@@ -888,6 +888,36 @@ class Looking(unittest.TestCase):
         self.assertEqual("Feed", looks[1]["feed.position"].owner)
         self.assertNotIn("known", looks[1])
 
+    def test_a_bounded_look(self):
+        import numpy
+        import torch
+        each = 200 << 10
+        finder = unprotected_state.Finder(Things([]), 4 * each)
+        rows = [numpy.zeros(each, dtype=numpy.uint8) for _ in range(70)]  # as a data set of files in memory
+        apart = {number: numpy.zeros(each, dtype=numpy.uint8) for number in range(20)}
+        tensors = [torch.zeros(each, dtype=torch.uint8) for _ in range(20)]
+        many, numbers = [[float(number)] * 9 for number in range(9000)], list(range(40))
+        step, looks, fed = 0, [], []
+        with unittest.mock.patch.object(unprotected_state, "LOOK_BYTES", 8 * each), unittest.mock.patch.object(
+                digest, "_feed", side_effect=digest._feed) as feed:
+            for _ in range(2):
+                looks.append(finder.find(sys._getframe()))
+                fed.append(feed.call_count)
+                step += 1
+                tensors[-1] += 1
+        first, second = looks
+        self.assertNotEqual(first["step"].digest, second["step"].digest, "whatever comes before it")
+        for path in ("rows", "many"):
+            self.assertEqual(unprotected_state.UNREAD, first[path].digest)
+        read = [path for path in first if path.startswith("apart") and first[path].digest != unprotected_state.UNREAD]
+        self.assertLessEqual(len(read), 8)
+        self.assertTrue(0 < len(read) < len(apart))
+        self.assertNotEqual(first["tensors[19]"].digest, second["tensors[19]"].digest, "torch counts the write")
+        self.assertEqual(first["tensors[18]"].digest, second["tensors[18]"].digest)
+        self.assertLess(fed[0], 9 * each // digest.ELEMENT_BYTES)
+        self.assertNotEqual("", self.look()["numbers"].digest)
+        del rows, many, numbers
+
     def test_arguments_that_a_script_changes(self):
         import torch  # noqa: F401  # pylint: disable=unused-import
         arguments, more, looks = argparse.Namespace(lr=0.1, steps=0), types.SimpleNamespace(tau=1.0), []

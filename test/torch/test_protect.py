@@ -1207,6 +1207,15 @@ class LookAroundTest(unittest.TestCase):
                          {step: words.partition("protected: ")[2].partition(". What")[0]
                           for step, words in told.items()})
 
+    def test_what_is_too_large_to_be_read_is_not_told(self):
+        _, said = self.looking()
+        plain, rows, patience = pawl.Job(0, 1, 0, torch.device("cpu")), [numpy.zeros(1 << 18) for _ in range(70)], 9
+        for step in plain.steps(4):
+            with step:
+                rows[0] += 1
+                patience -= 1
+        self.assertIn("protected: patience (7). What", said[0])
+
     def test_looks_end(self):
         for ends_after, count in ((None, look_around.LOOKS_MAX), (10, 9)):
             around, _ = self.looking()
