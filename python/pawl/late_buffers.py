@@ -8,7 +8,7 @@ checkpoints hold what the module holds.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pawl import sharded
 from pawl.volatile_state import Part
@@ -16,7 +16,12 @@ from pawl.volatile_state import Part
 if TYPE_CHECKING:
     import torch
 
-    from pawl.protect import Held
+
+class Held(Protocol):
+    """What has a place in the layout (protect.py)."""
+
+    role: str
+    tensor: torch.Tensor
 
 
 class LateBuffers:

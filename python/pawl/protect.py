@@ -241,8 +241,9 @@ class Protected:
 
     def _refuse_lone_schedulers(self) -> None:
         """An optimizer's learning rates follow a scheduler that isn't protected: who takes a dead rank's place would
-        begin the schedule anew. Found among all that live; where some of these are hidden (gc.freeze()), by torch's mark
-        on the optimizer's step, which is there for all kinds but ReduceLROnPlateau, and also for those that are gone."""
+        begin the schedule anew. Found among all that live; where some of these are hidden (gc.freeze()), by
+        torch's mark on the optimizer's step, which is there for all kinds but ReduceLROnPlateau, and also for those
+        that are gone."""
         known = list(self._schedulers())
         scheduled = {id(each.optimizer) for each in known}
         lone_ones = _lone_schedulers(self.optimizers, known)
