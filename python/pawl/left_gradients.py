@@ -187,15 +187,16 @@ class LeftGradients:
         if key in self._hooked or not parameter.requires_grad:
             return
         self._hooked.add(key)
-        after = _after_it_came if sharded.is_dtensor(parameter) else _after_it_was_added  # FSDP2 calls those hooks alone
+        # FSDP2 calls only hooks that come after it.
+        after = _after_it_came if sharded.is_dtensor(parameter) else _after_it_was_added
         parameter.register_post_accumulate_grad_hook(functools.partial(after, weakref.ref(self), key))
         parameter.register_hook(functools.partial(_before_it_is_added, weakref.ref(self), key))
 
     def _see_added(self, key: int, new: Any = None, came: bool = False) -> None:
         """A new gradient of the parameter is about to be added to one that was used before, if that is still there.
         Whether it is used so, _decide_used() sees: torch.autograd.grad() adds to none, and who has added to another
-        model's gradients zeroes them before that one's turn. `new`: the gradient. `came`: as of _decide(); by one write of FSDP2's into what
-        this rank has, and zeroing may be another."""
+        model's gradients zeroes them before that one's turn. `new`: the gradient. `came`: as of _decide(); by one write
+        of FSDP2's into what this rank has, and zeroing may be another."""
         if key in self._added:
             added = self._added[key]
             gradient = added.left.parameter.grad

@@ -518,7 +518,8 @@ class WrittenTest(unittest.TestCase):
                                   (0.5 * old + 3 * new, True), (torch.randn(64).to(kind), False),
                                   (torch.zeros(64, dtype=kind), False), (old * float("nan"), False)):
                 self.assertEqual(expected, made(now, old, new))
-            self.assertEqual([False, True], [made(each, 2 * new, new) for each in (new, 3 * new)], "a constant gradient")
+            constant = [made(each, 2 * new, new) for each in (new, 3 * new)]
+            self.assertEqual([False, True], constant, "a constant gradient")
             self.assertEqual([True, False], [made(each, old, None) for each in (old, new)])
         self.assertTrue(made(None, one, other))
         self.assertTrue(made(one, None, other))
