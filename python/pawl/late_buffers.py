@@ -8,6 +8,7 @@ checkpoints hold what the module holds.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pawl import sharded
@@ -31,7 +32,7 @@ class LateBuffers:
         self._module = module
         self._early: list[tuple[str, torch.nn.Module, dict[str, Held | None]]] = []  # who had which; None: no tensor
 
-    def declared(self, held: list[Held]) -> None:
+    def declared(self, held: Sequence[Held]) -> None:
         """What is there now is in the layout."""
         known = {id(each.tensor): each for each in held if each.role == "buffer"}
         self._early = [(path, each, {key: known.get(id(buffer)) for key, buffer in each._buffers.items()})

@@ -10,8 +10,9 @@ until an optimizer uses what a block has added to one of them, or uses it again.
 has, one parameter of each of its groups is looked at. Of its values a few are noted when they have been used; all are
 read where torch has counted a write since, and at that moment: never in each step. A script that writes gradients by
 itself (torch.autograd.grad(), clipping of each sample) overwrites those that were used: where none was added by
-backward(), the few values show whether the new ones are made of the old. FSDP2 tells of a gradient only once it has added it, when zeroing may look like adding:
-there it is told, and no more. Nothing here talks to anybody; all calls come from the training thread.
+backward(), the few values show whether the new ones are made of the old. FSDP2 tells of a gradient only once it has
+added it, when zeroing may look like adding: there it is told, and no more. Nothing here talks to anybody; all calls
+come from the training thread.
 """
 from __future__ import annotations
 
