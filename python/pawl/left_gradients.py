@@ -265,7 +265,7 @@ class LeftGradients:
             return
         kind, gradient = (key, left.stepped), left.parameter.grad
         dropped = came and left.gradient() is not gradient
-        if gradient is None or dropped or not holds_something(gradient):
+        if gradient is None or dropped or not _holds_some(gradient):
             self._carries.setdefault(kind, False)
             return
         thought = self._carries.get(kind)

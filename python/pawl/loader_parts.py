@@ -90,26 +90,31 @@ def _is_list(value: Any) -> bool:
 def _kept(value: Any) -> Any:
     """A copy: of an array or a tensor another one, of others a text. None: it is too long, or not plain."""
     if type(value) in (list, tuple, dict):
-        return repr(value) if 0 <= _count(value) <= VALUES_KEPT else None
+        return repr(value) if _count(value) >= 0 else None
     if hasattr(value, "numel"):
         return value.detach().clone() if value.numel() <= VALUES_KEPT else None
     return value.copy() if value.size <= VALUES_KEPT and not value.dtype.hasobject else None
 
 
 def _count(value: Any) -> int:
-    """Of plain values; -1: there are others, or too many."""
-    values = [*value, *value.values()] if type(value) is dict else value
-    if len(values) > 2 * VALUES_KEPT:
+    """Of plain values; -1: there are others, or more than are kept."""
+    if len(value) > VALUES_KEPT:
         return -1
+    values = [*value, *value.values()] if type(value) is dict else value
     kinds = set(map(type, values))
     if float in kinds and not all(math.isfinite(each) for each in values if type(each) is float):
         return -1
     if kinds <= _PLAIN:
-        return len(values)
+        return len(values) if len(values) <= VALUES_KEPT else -1
     if not kinds <= _PLAIN | {list, tuple, dict}:
         return -1
-    counts = [_count(each) if type(each) in (list, tuple, dict) else 1 for each in values]
-    return -1 if min(counts) < 0 else sum(counts)
+    count = 0
+    for each in values:
+        more = _count(each) if type(each) in (list, tuple, dict) else 1
+        count += more
+        if more < 0 or count > VALUES_KEPT:
+            return -1
+    return count
 
 
 def _some(value: Any, depth: int = 3) -> Any:

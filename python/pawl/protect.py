@@ -483,6 +483,7 @@ class OptimizerWatch:
 
     def __init__(self, protected: Protected, before_update: Callable[[], None]) -> None:
         self._protected, self._before_update = protected, before_update
+        self._known: dict[int, Any] = {}  # optimizers that are protected
         self._register()
         _see_scaler_steps()
         OptimizerWatch._living.append(self)
@@ -509,7 +510,7 @@ class OptimizerWatch:
         self._handles = []
 
     def _before(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        if self._protected.owns(optimizer):
+        if self._is_protected(optimizer):
             self._before_update()
             computes = any(map(callable, (*arguments, *keywords.values())))
             return self._protected.gradients.about_to_step(optimizer, computes)
@@ -520,8 +521,17 @@ class OptimizerWatch:
         return None
 
     def _after(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        if self._protected.owns(optimizer):
+        if self._is_protected(optimizer):
             self._protected.gradients.used(optimizer)
+
+    def _is_protected(self, optimizer: Any) -> bool:
+        """A script may have an optimizer for each of many parameters."""
+        if self._known.get(id(optimizer)) is optimizer:
+            return True
+        if not self._protected.owns(optimizer):
+            return False
+        self._known[id(optimizer)] = optimizer
+        return True
 
     def before_scaler(self, scaler: Any, optimizer: Any) -> None:
         if any(scaler is known for known in self._protected.scalers):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import types
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
@@ -1102,6 +1103,17 @@ class PlaceTest(unittest.TestCase):
         for loss, anew in itertools.product((4, 7, 8, 9, 12), (False, True)):
             with self.subTest(loss=loss, anew=anew):
                 self.assertEqual(given(), given(loss, anew))
+
+    def test_long_lists_are_not_copied_to_be_counted(self):
+        with unittest.mock.patch.object(loader_parts, "_count", side_effect=loader_parts._count) as counted:
+            rows = [[1, 2, 3, 4]] * 4000
+            self.assertIsNone(loader_parts._kept(rows))
+            self.assertLess(counted.call_count, 1100, "it ends where there are too many")
+        self.assertEqual("[[1], [2, 3]]", loader_parts._kept([[1], [2, 3]]))
+        for most in ([0] * 4096, {number: 0 for number in range(2048)}, [[0] * 2048] * 2):
+            self.assertIsNotNone(loader_parts._kept(most))
+        for more in ([0] * 4097, {number: 0 for number in range(2049)}, [[0] * 2049] * 2):
+            self.assertIsNone(loader_parts._kept(more))
 
     def test_a_generator_that_another_process_does_not_have(self):
         place = loaders.place_in(DataLoader(Noisy(), batch_size=4, sampler=Buckets()))

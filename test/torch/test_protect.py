@@ -330,6 +330,36 @@ class WrittenTest(unittest.TestCase):
         self.assertEqual("2.weight", sentinel.end())
         self.assertIsNone(sentinel.end(), "nothing is watched any more")
 
+    def test_an_optimizer_for_each_parameter(self):
+        model = nn.Linear(2, 2)
+        optimizers = [torch.optim.SGD([each], lr=0.1) for each in model.parameters()]
+        protected, steps = protect.Protected(0, 1), []
+        protected.add([model, *optimizers], None)
+        watch = protect.OptimizerWatch(protected, lambda: steps.append(1))
+        self.addCleanup(watch.close)
+        with mock.patch.object(protect.Protected, "owns", side_effect=protected.owns) as searched:
+            for _ in range(5):
+                for optimizer in optimizers:
+                    optimizer.step()
+        self.assertEqual((10, 2), (len(steps), searched.call_count))
+        other = torch.optim.SGD(model.parameters(), lr=0.1)
+        with self.assertRaisesRegex(pawl.Refused, "SGD changes weight, which is protected"):
+            other.step()
+
+    def test_left_gradients_are_read_in_part(self):
+        model = nn.Linear(100, 100)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        protected, read = protect.Protected(0, 1), []
+        protected.add([model, optimizer], None)
+        holds = left_gradients.holds_something
+        with mock.patch.object(left_gradients, "holds_something", side_effect=lambda gradient: (
+                read.append(gradient.numel()), holds(gradient))[1]):
+            for _ in range(2):
+                model(torch.ones(1, 100)).sum().backward()
+                self.assertEqual("weight", self.left(protected)[0])
+        self.assertTrue(read)
+        self.assertLess(max(read), 2 * left_gradients.SAMPLED)
+
     def test_gradients_that_the_next_block_adds_to(self):
         model = small()
         optimizer = torch.optim.AdamW(model.parameters())
