@@ -50,7 +50,8 @@ class SamplerState:
         return {"plain": plain, "lists": lists,
                 "generators": {name: part.save() for name, part in self._generators().items()}}
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def load(self, saved: dict[str, Any], made_later: bool = False) -> None:
+        """`made_later`: its order is made again and compared, and with it generators that it hasn't yet."""
         held = vars(self._sampler)
         for name, value in saved["plain"].items():
             if held.get(name) != value:
@@ -61,10 +62,11 @@ class SamplerState:
                 held[name] = _put_in(held.get(name), kept)
         generators = self._generators()
         for name, state in saved["generators"].items():
-            if name not in generators:
+            if name in generators:
+                generators[name].load(state)
+            elif not made_later:
                 raise Refused(f"{type(self._sampler).__name__}.{name} was a random number generator, and there is none "
                               f"in this process: make it in the sampler's __init__ or set_epoch()")
-            generators[name].load(state)
 
     def _generators(self) -> dict[str, volatile_state.Part]:
         return {name: part for name, value in vars(self._sampler).items()

@@ -342,8 +342,9 @@ class IndexedPlace:
         return _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
+        """Who makes a generator in __iter__ makes it with the order, whose indices are compared then."""
         for each, state in zip(self._samplers, saved, strict=True):
-            each.load(state)
+            each.load(state, made_later=self._begin is not None and self._given > 0)
 
     def _reopen(self) -> None:
         order = _Order(self._order, self._indices)

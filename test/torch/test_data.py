@@ -550,6 +550,24 @@ class Anew(Sampler):
         return 21
 
 
+class Later(Sampler):
+    """Makes its generator when its __iter__ begins: `make` makes it of the epoch, and is told what there is."""
+
+    def __init__(self, make):
+        self.make, self.epoch, self.generator = make, 0, None
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        self.generator = self.make(self.epoch, self.generator)
+        return iter(torch.randperm(21, generator=self.generator).tolist()
+                    if isinstance(self.generator, torch.Generator) else self.generator.permutation(21).tolist())
+
+    def __len__(self):
+        return 21
+
+
 class Around(Sampler):
     """Has another one, and doesn't call it sampler."""
 
@@ -1074,6 +1092,22 @@ class PlaceTest(unittest.TestCase):
         self.same(lambda: DataLoader(Blurred(), batch_size=4, sampler=Anew()))
         self.same(lambda: DataLoader(Blurred(), batch_size=4, sampler=Anew(), num_workers=1), vanilla=False)
 
+    def test_a_sampler_that_makes_its_generator_when_its_order_begins(self):
+        def seeded_later(epoch, generator):
+            return (generator or torch.Generator()).manual_seed(epoch + 5)
+        for make in (lambda epoch, _: torch.Generator().manual_seed(epoch),
+                     lambda epoch, _: numpy.random.default_rng(epoch), seeded_later):
+            def again(make=make):
+                return loaders.place_in(DataLoader(range(21), batch_size=4, sampler=Later(make)))
+            place, found, saved = again(), [], []
+            for _ in range(self.STEPS):
+                saved.append(tagged_values.dumps("", place.part("").save()))
+                found.append(place.next().tolist())
+            for step in range(self.STEPS):
+                place = again()
+                place.part("").load(tagged_values.loads(saved[step]))
+                self.assertEqual(found[step:], [place.next().tolist() for _ in range(step, self.STEPS)])
+
     def test_a_sampler_in_another_under_any_name(self):
         def make(wrap=lambda inner: inner):
             inner = RandomSampler(range(21), generator=torch.Generator().manual_seed(5))
@@ -1120,12 +1154,18 @@ class PlaceTest(unittest.TestCase):
         place.next()
         saved = place.part("").save()
         for lose, words in ((lambda data, _: setattr(data, "generator", None), "dataset.generator was a random"),
-                            (lambda _, order: setattr(order, "generator", None), "Buckets.generator was a random")):
+                            (lambda _, order: setattr(order, "generator", None), "Buckets doesn't give the")):
             data, order = Noisy(), Buckets()
             place = loaders.place_in(DataLoader(data, batch_size=4, sampler=order))
             lose(data, order)
             with self.assertRaisesRegex(pawl.Refused, words):
                 place.part("").load(saved)
+                place.next()
+        place = loaders.place_in(DataLoader(Noisy(), batch_size=4, sampler=Buckets()))
+        saved, order = place.part("").save(), Buckets()
+        order.generator = None
+        with self.assertRaisesRegex(pawl.Refused, "Buckets.generator was a random"):
+            loaders.place_in(DataLoader(Noisy(), batch_size=4, sampler=order)).part("").load(saved)
 
     def test_what_knows_its_own_place(self):
         self.same(lambda: DataLoader(StatefulStream(), batch_size=4))
