@@ -1138,6 +1138,27 @@ class PlaceTest(unittest.TestCase):
             with self.subTest(loss=loss, anew=anew):
                 self.assertEqual(given(), given(loss, anew))
 
+    def test_a_sampler_whose_lists_get_other_lengths(self):
+        class Shorter(Sampler):
+            def __init__(self, make):
+                self.make, self.order = make, make(range(21))
+
+            def set_epoch(self, epoch):
+                self.order = self.make(random.Random(epoch).sample(range(21), 21 - epoch))
+
+            def __iter__(self):
+                return iter(list(map(int, self.order)))
+
+            def __len__(self):
+                return len(self.order)
+        for make in (torch.tensor, numpy.array):
+            self.same(lambda make=make: DataLoader(Blurred(), batch_size=4, sampler=Shorter(make)))
+        for one, other in ((torch.ones(1), torch.ones(4)), (numpy.ones(3), numpy.ones((2, 3))),
+                           (torch.ones(2), torch.ones(2, dtype=torch.int64)), (torch.ones(2), "1")):
+            self.assertFalse(loader_parts.same(one, other))
+            self.assertFalse(loader_parts.same(other, one))
+            self.assertTrue(loader_parts.same([one], [one]))
+
     def test_long_lists_are_not_copied_to_be_counted(self):
         with unittest.mock.patch.object(loader_parts, "_count", side_effect=loader_parts._count) as counted:
             rows = [[1, 2, 3, 4]] * 4000
