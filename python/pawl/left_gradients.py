@@ -10,14 +10,15 @@ until an optimizer uses what a block has added to one of them, or uses it again.
 has, one parameter of each of its groups is looked at. Of its values a few are noted when they have been used; all are
 read where torch has counted a write since, and at that moment: never in each step. A script that writes gradients by
 itself (torch.autograd.grad(), clipping of each sample) overwrites those that were used: where none was added by
-backward(), the few values show whether the new ones are made of the old. FSDP2 tells of a gradient only once it has
-added it, when zeroing may look like adding: there it is told, and no more. Nothing here talks to anybody; all calls
-come from the training thread.
+backward(), they count as overwritten only if the few values show clearly that the new ones have no part of the old.
+FSDP2 tells of a gradient only once it has added it, when zeroing may look like adding: there it is told, and no more.
+Nothing here talks to anybody; all calls come from the training thread.
 """
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from typing import Any
 from pawl import sharded
 
 SAMPLED = 64  # elements of a gradient
+ERRORS = 4  # standard ones: nearer to 0, a used gradient's share in what is there now counts as none
+SHARE_MAX = 0.9  # of it, with as many standard errors
 
 
 @dataclass(slots=True, eq=False)
@@ -342,26 +345,34 @@ def _sum(one: Any, other: Any) -> Any:
 
 
 def _is_made_of(now: Any, used: Any, new: Any) -> bool:
-    """Whether a gradient that a script has written still has what was used in it: unchanged, or in a sum with what was
-    computed since, each scaled by something. Where too little is known, as if it had."""
+    """Whether a gradient that a script has written may still have in it what was used: unchanged, or as a part of what
+    isn't explained by what was computed since. Where too little is known, as if it had."""
     import torch
     if now is None or used is None or now.shape != used.shape or not now.is_floating_point():
         return True
     if torch.equal(now, used):
         return True
-    if new is None or new.shape != used.shape:
-        return False
     close = max(1e-4, 4 * torch.finfo(now.dtype).eps)
-    now, used, new = now.double(), used.double(), new.double()
-    if _is_near(now, new, close):
+    now, used = now.double().reshape(-1), used.double().reshape(-1)
+    if new is None or new.numel() != used.numel():
+        return bool(now.isfinite().all()) and not _is_apart(now, used, now.numel() - 1)
+    new = new.double().reshape(-1)
+    if not now.any() or not now.isfinite().all() or _is_near(now, new, close):
         return False
-    if _is_near(now, used + new, close):
-        return True
-    if now.numel() <= 2:
-        return True  # any two are a sum of two others
     rest, other = _without(now, new), _without(used, new)
-    return not _is_small(rest, now, close) and not _is_small(other, used, close) and (
-        _is_small(_without(rest, other), now, close))
+    if _is_small(other, used, close):
+        return True  # the two can't be told apart
+    return not _is_small(rest, now, close) and not _is_apart(rest, other, now.numel() - 2)
+
+
+def _is_apart(rest: Any, used: Any, freedom: int) -> bool:
+    """Whether `rest` has next to nothing of `used`: by a least-squares fit, with a margin of some standard errors."""
+    square = float(used.dot(used))
+    if freedom < 1 or not 0 < square < math.inf:
+        return False
+    share = float(rest.dot(used)) / square
+    error = float((rest - share * used).norm()) / math.sqrt(freedom * square)
+    return abs(share) <= ERRORS * error and abs(share) + ERRORS * error < SHARE_MAX
 
 
 def _is_near(one: Any, other: Any, close: float) -> bool:

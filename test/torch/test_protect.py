@@ -3,6 +3,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import functools
 import gc
 import json
 import multiprocessing
@@ -438,9 +439,9 @@ class WrittenTest(unittest.TestCase):
             model(torch.randn(8, 4)).sum().backward()
             self.assertEqual(("0.weight", carries), self.left(protected))
 
-    def used(self, how, blocks=5, seen=None):
+    def used(self, how, blocks=5, seen=None, make=small):
         """Names that were told after each of some blocks of a script that does this with what was used."""
-        model = small()
+        model = make()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         protected = protect.Protected(0, 1)
         protected.add([model, optimizer], None)
@@ -504,24 +505,32 @@ class WrittenTest(unittest.TestCase):
         return block
 
     def test_used_gradients_that_a_script_overwrites(self):
-        def each_sample(_block, model, optimizer):
+        def each_sample(_block, model, optimizer, kept=0.0):
             parameters = list(model.parameters())
             sums = [torch.zeros_like(each) for each in parameters]
-            for x in torch.randn(8, 4):
-                found = torch.autograd.grad(model(x[None].expand(2, 4)).square().sum(), parameters)
+            for x in torch.randn(8, 40):
+                found = torch.autograd.grad(model(x).square().sum(), parameters)
                 norm = torch.stack([each.norm() for each in found]).norm()
                 for one, each in zip(sums, found, strict=True):
                     one += each / max(1.0, norm)
             for parameter, each in zip(parameters, sums, strict=True):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                parameter.grad.copy_(each + 0.1 * torch.randn_like(each))
+                parameter.grad.copy_(kept * parameter.grad + each + 0.1 * torch.randn_like(each))
             optimizer.step()
+
+        def linear():
+            torch.manual_seed(1)
+            return nn.Linear(40, 30)
 
         def put(gradient, new):
             gradient.data = new
 
-        for how in (each_sample, self.by_hand(put), *(self.by_hand(write) for write in (
+        self.assertEqual(([], [(0, False)] * 5), self.used(each_sample, make=linear))
+        for kept in (0.5, 0.9):
+            momentum = functools.partial(each_sample, kept=kept)
+            self.assertEqual(([("weight", 1)], [(0, False), (1, True)]), self.used(momentum, blocks=2, make=linear))
+        for how in (self.by_hand(put), *(self.by_hand(write) for write in (
                 lambda gradient, new: gradient.copy_(new), lambda gradient, new: gradient.copy_(new * 0.3),
                 lambda gradient, new: gradient.data.copy_(new), lambda gradient, new: gradient.data.copy_(-2 * new),
                 lambda gradient, new: gradient.copy_(new + 0.1 * torch.randn_like(new))))):
@@ -531,8 +540,19 @@ class WrittenTest(unittest.TestCase):
     def test_used_gradients_that_a_script_adds_to(self):
         for write in (lambda gradient, new: gradient.add_(new), lambda gradient, new: gradient.mul_(0.9).add_(new),
                       lambda gradient, new: gradient.data.add_(new), lambda gradient, new: gradient.mul_(1.0),
+                      lambda gradient, new: gradient.add_(new.sign()), lambda gradient, new: gradient.add_(
+                          new.clamp(-1, 1)),
+                      lambda gradient, new: gradient.mul_(0.9).add_(new + 0.3 * torch.randn_like(new)),
+                      lambda gradient, new: gradient.mul_(0.3).add_(new * torch.rand_like(new)),
                       lambda gradient, new: None):
             self.assertEqual([(0, False), (1, True)], self.used(self.by_hand(write), blocks=2)[1])
+
+        def decayed(number, model, optimizer):
+            def write(gradient, new):
+                parameter = next(each for each in model.parameters() if each.grad is gradient)
+                gradient.mul_(0.9).add_(new + 1e-2 * parameter.detach())
+            self.by_hand(write)(number, model, optimizer)
+        self.assertEqual([(0, False), (1, True)], self.used(decayed, blocks=2)[1])
 
         def both(block, model, optimizer):
             if block > 1:
@@ -541,12 +561,16 @@ class WrittenTest(unittest.TestCase):
         self.assertEqual([(0, False), (1, True)], self.used(both, blocks=2)[1])
 
     def test_what_a_gradient_is_made_of(self):
+        torch.manual_seed(1)
         made, one, other = left_gradients._is_made_of, torch.randn(64), torch.randn(64)
         for kind in (torch.float32, torch.bfloat16):
             old, new = one.to(kind), other.to(kind)
             for now, expected in ((old, True), (new, False), (0.25 * new, False), (old + new, True), (old - new, True),
                                   (0.5 * old + 3 * new, True), (torch.randn(64).to(kind), False),
-                                  (torch.zeros(64, dtype=kind), False), (old * float("nan"), False)):
+                                  (torch.zeros(64, dtype=kind), False), (old * float("nan"), False),
+                                  (0.9 * old + new.sign(), True), (old + new.clamp(-1, 1), True),
+                                  (0.9 * old + new * torch.rand(64).to(kind), True), (0.5 * old + 0.01 * new, True),
+                                  (new.sign(), False), (new * torch.rand(64).to(kind), False)):
                 self.assertEqual(expected, made(now, old, new))
             constant = [made(each, 2 * new, new) for each in (new, 3 * new)]
             self.assertEqual([False, True], constant, "a constant gradient")
@@ -554,6 +578,8 @@ class WrittenTest(unittest.TestCase):
         self.assertTrue(made(None, one, other))
         self.assertTrue(made(one, None, other))
         self.assertFalse(made(other[:2], one[:2], other[:2]))
+        self.assertTrue(made(torch.randn(2), one[:2], other[:2]), "too few to tell")
+        self.assertTrue(made(0.7 * one + torch.randn(64), one, None))
 
     def test_used_gradients_that_are_dropped_are_harmless(self):
         def top(_block, model, optimizer):
