@@ -61,12 +61,16 @@ def _check_torch() -> None:
 
 
 def _device_and_backend(local_rank: int) -> tuple[torch.device, str]:
-    """Of plain training. Tensors on CPUs are exchanged by gloo, whether or not the machine has GPUs."""
+    """Of plain training. Fails: Refused, if there are fewer GPUs than processes here."""
     import torch
-    import torch.distributed as dist
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = torch.device("cuda", local_rank) if local_rank < gpus else torch.device("cpu")
-    return device, "cpu:gloo,cuda:nccl" if gpus and dist.is_nccl_available() else "gloo"
+    if not torch.cuda.is_available():
+        return torch.device("cpu"), "gloo"
+    gpus = torch.cuda.device_count()
+    if local_rank >= gpus:
+        raise Refused(f"LOCAL_RANK is {local_rank}, and torch sees {gpus} GPU{'s' * (gpus != 1)} on this machine: start no "
+                      f"more processes than GPUs (torchrun --nproc-per-node {gpus}), or train on CPUs with "
+                      f"CUDA_VISIBLE_DEVICES=")
+    return torch.device("cuda", local_rank), "nccl"
 
 
 def _init_plain() -> Job:

@@ -73,24 +73,38 @@ class StartTest(PacedTest):
             pass
         self.refused("2.5.1", "too old", "2.6 or later", PYTHON_EXEC=bare)
 
-    def test_without_pawl_cpu_tensors_go_through_gloo_beside_gpus(self):
+    def test_without_pawl_it_is_nccl_on_gpus_and_gloo_without(self):
         """torch says that there are GPUs; it need not be true, for nothing is computed."""
         script = self.script("""
+import os
+import sys
+import pawl
 import torch
 import torch.distributed as dist
-from pawl.start import _device_and_backend
-print("cpu", *_device_and_backend(0))
-torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 2
-print("no nccl", *_device_and_backend(0))
-dist.is_nccl_available = lambda: True
-for rank in (1, 2):
-    device, backend = _device_and_backend(rank)
-    print(rank, device, dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())
+if sys.argv[1] != "0":
+    torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: int(sys.argv[1])
+    torch.cuda.set_device = lambda device: print("set", device)
+    make = dist.init_process_group
+    def made(backend, **others):
+        print(backend)
+        make("gloo", **others)
+    dist.init_process_group = made
+print(pawl.init().device, dist.get_backend())
 """)
-        said = subprocess.run([sys.executable, script], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True,
-                              text=True, check=True).stdout
-        self.assertEqual(["cpu cpu gloo", "no nccl cuda:0 gloo", "1 cuda:1 {'cpu': 'gloo', 'cuda': 'nccl'}",
-                          "2 cpu {'cpu': 'gloo', 'cuda': 'nccl'}"], said.splitlines())
+        for gpus, rank, said in ((0, 0, "cpu gloo\n"), (0, 1, "cpu gloo\n"), (2, 1, "set cuda:1\nnccl\ncuda:1 gloo\n")):
+            self.assertEqual((0, said, ""), self.alone(script, gpus, rank)[:3])
+        for gpus, said in ((1, "torch sees 1 GPU on this"), (2, "torch sees 2 GPUs on this")):
+            code, out, errors = self.alone(script, gpus, gpus)
+            self.assertEqual((1, ""), (code, out))
+            self.assert_says(errors, f"LOCAL_RANK is {gpus}", said, f"--nproc-per-node {gpus}", "CUDA_VISIBLE_DEVICES=")
+
+    def alone(self, script, gpus, local_rank):
+        """The script without `pawl run`: its code, output and errors."""
+        bare = {name: value for name, value in os.environ.items()
+                if not name.startswith(("PAWL_SOCKET", "MASTER", "RANK", "WORLD"))}
+        done = subprocess.run([sys.executable, script, str(gpus)], capture_output=True, text=True, check=False,
+                              env={**bare, "PYTHONPATH": PACKAGE, "LOCAL_RANK": str(local_rank)})
+        return done.returncode, done.stdout, done.stderr
 
     def test_an_extension_for_another_torch(self):
         with open(os.environ["PAWL_C10D"], "rb") as file:
