@@ -271,6 +271,9 @@ class IndexedPlace:
         self._own = loader_parts.OwnGenerators(loader)
         self._digest = 0  # of the indices that were given in this epoch
         self._digests: collections.deque[int] = collections.deque()  # what it will be with each batch that was drawn
+        self._told: int | None = None  # the epoch that set_epoch() was called with last
+        self._long: list[dict[str, int]] = []  # of the samplers, when it had been
+        self._sought = False  # the place is reckoned, not found yet
 
     def length(self) -> int | None:
         return _length_of(self.loader)
@@ -279,20 +282,36 @@ class IndexedPlace:
         return self.total * (self.loader.batch_size or 1)
 
     def seek(self, steps: int) -> None:
-        """Each epoch is as long as it says when it is told its number."""
-        self.epoch, self._given, self.total = 0, steps, steps
-        if not steps:
-            return
-        now = volatile_state.save_random()
-        while True:
-            told = self._announce()
-            length = self.length()
-            if not length:
-                raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
-            if self._given < length:
-                break
-            epochs = 1 if told else self._given // length
-            self.epoch, self._given = self.epoch + epochs, self._given - epochs * length
+        """The place is found with the first batch: so no epoch is told of which none is given."""
+        length = self.length()
+        if steps and not length:
+            raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
+        self.epoch, self._given = divmod(steps, length or 1)
+        self.total, self._sought = steps, steps > 0
+
+    def _find_sought(self) -> None:
+        """Each epoch is as long as it says when it is told its number. As that may take it long, only some are asked
+        where those are as long as the first."""
+        now, lengths = volatile_state.save_random(), dict[int, int]()
+
+        def length_of(epoch: int) -> int:
+            if epoch not in lengths:
+                self.epoch = epoch
+                self._announce()
+                lengths[epoch] = self.length() or 0
+            if not lengths[epoch]:
+                raise Refused(f"nobody knows where step {self.total} is in a {type(self._order).__name__} without a "
+                              f"length in epoch {epoch}")
+            return lengths[epoch]
+        self._told = None
+        epoch, given = divmod(self.total, length_of(0))
+        if any(length_of(each) != length_of(0) for each in sorted({min(1, epoch), epoch // 2, epoch})):
+            epoch, given = 0, self.total
+            while given >= length_of(epoch):
+                epoch, given = epoch + 1, given - length_of(epoch)
+        self.epoch, self._given = epoch, given
+        self._announce()
+        self._sought = False
         volatile_state.load_random(now)
 
     def next(self) -> Any:
@@ -331,15 +350,20 @@ class IndexedPlace:
             now = volatile_state.save_random()
             self._announce()
             volatile_state.load_random(now)
-        if saved["length"] != self.length():
+        self._sought = self._begin is None and self.total > 0
+        if self._begin is not None and saved["length"] != self.length():
             raise Refused(f"the {type(self.loader).__name__} gave {saved['length']} batches in epoch {self.epoch}, and "
                           f"in this process gives {self.length()}: every process must have the same data")
         self._put_samplers_back(saved["samplers"])
         self._own.load(saved["dataset"])
 
-    def _announce(self) -> bool:
-        """Whether anybody wants to know."""
-        return _set_epoch(self.epoch, self.loader.sampler, self._order, getattr(self._order, "sampler", None))
+    def _announce(self, again: bool = False) -> None:
+        """Once: it may cost much, and who shuffles what there is would do so twice. `again`: even so."""
+        if self._told != self.epoch or again:
+            self._told = self.epoch
+            for each in _with_epochs(self.loader.sampler, self._order, getattr(self._order, "sampler", None)):
+                each.set_epoch(self.epoch)
+            self._long = [each.long() for each in self._samplers]
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
         """Who makes a generator in __iter__ makes it with the order, whose indices are compared then."""
@@ -349,7 +373,10 @@ class IndexedPlace:
     def _reopen(self) -> None:
         order = _Order(self._order, self._indices)
         if self._begin is None:
-            self._announce()
+            if self._sought:
+                self._find_sought()
+            else:
+                self._announce(again=True)
             self._iterator = _open(self.loader, order)
             return
         now, own = volatile_state.save_random(), self._own.states()
@@ -385,7 +412,7 @@ class IndexedPlace:
         of what is kept."""
         now, after = volatile_state.save_random(), [each.save() for each in self._samplers]
         changed = [each.long() for each in self._samplers]
-        self._announce()
+        self._announce(again=True)
         volatile_state.load_random(random_before)
         self._put_samplers_back(before)
         again = next(iter(self._order), _END)
@@ -410,21 +437,23 @@ class IndexedPlace:
         return following
 
     def _find_order(self, begin: dict[str, Any]) -> Iterator[Any]:
-        """Draws at once, while the random state is put aside."""
-        self._announce()  # since then the sampler may have used up what it made
-        volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
-        self._put_samplers_back(begin["samplers"])
-        drawn, given = iter(self._order), self._digest
-        first = next(drawn, _END)
-        following = self._pass_by(drawn, first, self._given - 1)
-        if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
-            self._digest = _with_indices(self._digest, following)
-        if self._digest != given:
-            raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: "
-                          f"its order is made from something that isn't kept. Make it from the epoch, from everybody's "
-                          f"random numbers, or from a generator that is its attribute")
-        self._found = [each.save() for each in self._samplers]
-        return self._follow(drawn, following, begin["seed"])
+        """Draws at once, while the random state is put aside. Who may have used up what set_epoch() made is told the
+        epoch again."""
+        given, used_up = self._digest, self._long != [each.long() for each in self._samplers]
+        for again in (used_up, True):
+            self._announce(again)
+            volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
+            self._put_samplers_back(begin["samplers"])
+            drawn = iter(self._order)
+            following = self._pass_by(drawn, next(drawn, _END), self._given - 1)
+            if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
+                self._digest = _with_indices(self._digest, following)
+            if self._digest == given:
+                self._found = [each.save() for each in self._samplers]
+                return self._follow(drawn, following, begin["seed"])
+        raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
+                      f"order is made from something that isn't kept. Make it from the epoch, from everybody's random "
+                      f"numbers, or from a generator that is its attribute")
 
     def _follow(self, drawn: Iterator[Any], last: Any, seed: int) -> Iterator[Any]:
         """What comes after the last that was given; where none was, `last` itself."""
@@ -454,6 +483,7 @@ class StatefulPlace:
         self.epoch = self.total = 0
         self._iterator: Any = None
         self._state: Any = None  # to go on from
+        self._told: int | None = None  # the epoch that it was told last
 
     def length(self) -> int | None:
         return _length_of(self.loader)
@@ -462,8 +492,11 @@ class StatefulPlace:
         return 0
 
     def seek(self, steps: int) -> None:
-        """The script has loaded its state."""
+        """The script has loaded its state, and before that has told it the epoch: who is told one may begin anew."""
         self.total = steps
+        if steps:
+            epochs = [each.epoch for each in self._told_epochs() if type(getattr(each, "epoch", None)) is int]
+            self.epoch = self._told = max(epochs, default=0) or steps // (self.length() or steps + 1)
 
     def next(self) -> Any:
         if self._iterator is None and self._state is not None:
@@ -476,7 +509,7 @@ class StatefulPlace:
         if batch is _END:
             if self._iterator is not None:
                 self.epoch += 1
-            self._announce()
+            self._announce(again=self.total == 0)
             self._iterator = _own(iter(self.loader))
             batch = next(self._iterator, _END)
         if batch is _END:
@@ -484,12 +517,17 @@ class StatefulPlace:
         self.total += 1
         return batch
 
-    def _announce(self) -> None:
-        if _set_epoch(self.epoch, self.loader):
-            return
+    def _announce(self, again: bool = False) -> None:
+        if self._told != self.epoch or again:
+            self._told = self.epoch
+            for each in self._told_epochs():
+                each.set_epoch(self.epoch)
+
+    def _told_epochs(self) -> list[Any]:
         order = getattr(self.loader, "batch_sampler", None)
-        _set_epoch(self.epoch, getattr(self.loader, "dataset", None))
-        _set_epoch(self.epoch, getattr(self.loader, "sampler", None), order, getattr(order, "sampler", None))
+        return _with_epochs(self.loader) or [
+            *_with_epochs(getattr(self.loader, "dataset", None)),
+            *_with_epochs(getattr(self.loader, "sampler", None), order, getattr(order, "sampler", None))]
 
     def close(self) -> None:
         if self._iterator is not None:
@@ -507,13 +545,9 @@ class StatefulPlace:
         return volatile_state.Part(name, save, load)
 
 
-def _set_epoch(epoch: int, *things: Any) -> bool:
-    """Of the first that has one. Whether there is one."""
-    for each in things:
-        if callable(getattr(each, "set_epoch", None)):
-            each.set_epoch(epoch)
-            return True
-    return False
+def _with_epochs(*things: Any) -> list[Any]:
+    """The first that wants to know the epoch, if there is one."""
+    return [each for each in things if callable(getattr(each, "set_epoch", None))][:1]
 
 
 def _is_stateful(thing: Any) -> bool:

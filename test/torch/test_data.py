@@ -568,6 +568,50 @@ class Later(Sampler):
         return 21
 
 
+class Heard(Sampler):
+    """Of long lists, with a note of what it was told."""
+
+    def __init__(self, shuffle, size=10000):
+        self.shuffle, self.notes, self.order = shuffle, types.SimpleNamespace(told=[]), list(range(size))
+
+    @property
+    def told(self):
+        return self.notes.told
+
+    def set_epoch(self, epoch):
+        self.told.append(epoch)
+        self.order = self.shuffle(self.order, epoch)
+
+    def __iter__(self):
+        return iter(self.order)
+
+    def __len__(self):
+        return 10000
+
+
+def shuffled_further(order, epoch):
+    random.Random(epoch).shuffle(order)
+    return order
+
+
+def shuffled_anew(_order, epoch):
+    return random.Random(epoch).sample(range(10000), 10000)
+
+
+def shuffled_to_be_used_up(order, epoch):
+    return iter(shuffled_anew(order, epoch))
+
+
+class Scheduled(Heard):
+    """Epochs of these lengths, and no others."""
+
+    def __init__(self, schedule):
+        super().__init__(lambda order, epoch: list(range(schedule[epoch])), schedule[0])
+
+    def __len__(self):
+        return len(self.order)
+
+
 class Around(Sampler):
     """Has another one, and doesn't call it sampler."""
 
@@ -864,6 +908,28 @@ class PlaceTest(unittest.TestCase):
             self.assertEqual(batches[done:], [place.next().tolist() for _ in range(12 - done)], done)
             self.assertEqual((plain.epoch, plain.total, plain.samples()), (place.epoch, place.total, place.samples()))
 
+    def test_few_epochs_are_told_to_find_the_place_of_a_checkpoint(self):
+        def told(schedule, done, give=True, size=1):
+            order = Scheduled(schedule)
+            place = loaders.place_in(DataLoader(range(10000), batch_size=size, sampler=order))
+            place.seek(done)
+            batch = place.next().tolist() if give else None
+            return batch, place.epoch, order.told
+        self.assertEqual(([1], 50, [0, 1, 25, 50]), told([4] * 51, 201))
+        self.assertEqual(([3], 0, [0]), told([4], 3))
+        self.assertEqual(([0], 1, [0, 1]), told([4, 4], 4))
+        self.assertEqual((None, 2, []), told([4, 4], 8, give=False))
+        self.assertEqual(([1], 2, [0, 1, 2]), told([4, 3, 4], 8))
+        self.assertEqual(([0], 2, [0, 1, 2]), told([2, 2, 2], 4))
+        order = Scheduled([4, 3, 4])
+        order.set_epoch(2)
+        place = loaders.place_in(DataLoader(range(10000), batch_size=1, sampler=order))
+        place.seek(5)
+        saved = place.part("").save()
+        for _ in range(2):
+            self.assertEqual(([1], [2]), (place.next().tolist(), place.next().tolist()))
+            place.part("").load(saved)
+
     def test_epochs_of_other_lengths_are_told_where_the_loop_counts_epochs(self):
         place = types.SimpleNamespace(epoch=0, length=lambda: 3 if place.epoch < 2 else 2)
         lengths, told = loaders.Lengths(place), []
@@ -1108,6 +1174,28 @@ class PlaceTest(unittest.TestCase):
                 place.part("").load(tagged_values.loads(saved[step]))
                 self.assertEqual(found[step:], [place.next().tolist() for _ in range(step, self.STEPS)])
 
+    def test_who_was_told_the_epoch_is_not_told_again(self):
+        for shuffle, epochs in ((shuffled_further, 1), (shuffled_anew, 2), (shuffled_to_be_used_up, 2)):
+            def make(shuffle=shuffle):
+                order = Heard(shuffle)
+                return order, loaders.place_in(DataLoader(range(10000), batch_size=2500, sampler=order))
+            (order, place), (_, plain) = make(), make()
+            found, saved = [plain.next().tolist() for _ in range(4 * epochs)], []
+            for step in range(4 * epochs):
+                saved.append(tagged_values.dumps("", place.part("").save()))
+                self.assertEqual(found[step], place.next().tolist())
+            for step in range(1, 4 * epochs):
+                with self.subTest(shuffle=shuffle, step=step):
+                    before = len(order.told)
+                    place.part("").load(tagged_values.loads(saved[step]))
+                    self.assertEqual(found[step], place.next().tolist())
+                    if shuffle is shuffled_further:
+                        self.assertEqual(before, len(order.told))
+                    other, again = make()
+                    again.part("").load(tagged_values.loads(saved[step]))
+                    self.assertEqual(found[step], again.next().tolist())
+                    self.assertLessEqual(len(other.told), 1 + (step == 4))
+
     def test_a_sampler_in_another_under_any_name(self):
         def make(wrap=lambda inner: inner):
             inner = RandomSampler(range(21), generator=torch.Generator().manual_seed(5))
@@ -1211,6 +1299,46 @@ class PlaceTest(unittest.TestCase):
             plain = self.same(make, vanilla=False)
             self.assertNotEqual(plain[0][0], plain[6][0])
         self.assertEqual(2, data.told)
+
+    def test_what_knows_its_own_place_from_a_checkpoint_of_the_scripts(self):
+        """Who is told an epoch begins anew, and the script has told it."""
+        def tell(loader, epoch):
+            (loader.sampler if hasattr(loader.sampler, "set_epoch") else loader.dataset).set_epoch(epoch)
+
+        def make(kind, resumed=False):
+            loader = kind()
+            if resumed:
+                tell(loader, 1)
+                what = loader if isinstance(loader, Resumed) else loader.dataset
+                what.load_state_dict({"given": 2} if what is loader else states[8])
+            place = loaders.place_in(loader)
+            place.seek(8 if resumed else 0)
+            return place
+
+        def told_stream():
+            data = ShuffledStream()
+            data.epoch, set_epoch = 0, data.set_epoch
+
+            def tell_it(epoch):
+                data.epoch = epoch
+                set_epoch(epoch)
+            data.set_epoch = tell_it
+            return DataLoader(data, batch_size=4)
+        for kind in (told_stream, lambda: Resumed(range(21), batch_size=4,
+                                                  sampler=DistributedSampler(range(21), 1, 0))):
+            place, found, states = make(kind), [], []
+            for _ in range(15):
+                states.append(getattr(place.loader.dataset, "state_dict", lambda: None)())
+                found.append(place.next().tolist())
+            place, saved = make(kind, resumed=True), {}
+            self.assertEqual(1, place.epoch)
+            for step in range(8, 15):
+                saved[step] = tagged_values.dumps("", place.part("").save())
+                self.assertEqual(found[step], place.next().tolist())
+            for step in (9, 11, 12, 14):
+                for each in (place, make(kind, resumed=True)):
+                    each.part("").load(tagged_values.loads(saved[step]))
+                    self.assertEqual(found[step:], [each.next().tolist() for _ in range(step, 15)])
 
     def test_a_sampler_that_the_script_has_set_elsewhere(self):
         sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)
