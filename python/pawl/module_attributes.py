@@ -7,7 +7,8 @@ handle, an address) stays its own.
 A module may have a table beside them, a tensor or an array that is neither parameter nor buffer, and a number may say
 how that was made (the length of a table of cosines). No other process has the table, so such a number is left as it is
 where one of the two has a table. One that has changed while the tables stayed as they were says nothing of them, and is
-kept: a temperature on a schedule, beside a tensor that the script looks at now and then. The training thread's.
+kept: a temperature on a schedule, beside a tensor that the script looks at now and then. An array may have been written
+in place at any time, so no number is kept beside one. The training thread's.
 """
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class _Seen:
     attributes: dict[str, Any]
     size: int
     names: list[tuple[str, str]]  # (name, key) of what is plain
-    tables: list[tuple[Any, int]]  # weakly, with torch's count of writes
+    tables: list[tuple[Any, int | None]]  # weakly, with torch's count of writes
     stayed: bool = False  # the tables are those of the read before
 
 
@@ -180,8 +181,8 @@ def _add_tables(found: list[Any], value: Any) -> None:
         found.append(value)
 
 
-def _are_still(before: list[tuple[Any, int]], now: list[Any]) -> bool:
-    return len(before) == len(now) and all(known() is each and writes == _writes_of(each)
+def _are_still(before: list[tuple[Any, int | None]], now: list[Any]) -> bool:
+    return len(before) == len(now) and all(known() is each and writes is not None and writes == _writes_of(each)
                                            for (known, writes), each in zip(before, now, strict=True))
 
 
@@ -192,11 +193,12 @@ def _weakly(table: Any) -> Any:
         return lambda: None  # as if it was another one each time
 
 
-def _writes_of(table: Any) -> int:
+def _writes_of(table: Any) -> int | None:
+    """None: nobody counts them, as of an array, or of a tensor that was made in inference mode."""
     try:
         return int(table._version)
     except (AttributeError, RuntimeError):
-        return 0  # an array, or a tensor that was made in inference mode
+        return None
 
 
 def _size(attributes: dict[str, Any]) -> int:

@@ -237,6 +237,19 @@ class HeldTest(unittest.TestCase):
         part.load(saved)
         self.assertEqual((4.0, None), (layer.tau, layer.probe))
 
+    def test_a_number_beside_what_is_written_in_place(self):
+        """torch counts writes, numpy doesn't: of an array nobody knows whether it stayed."""
+        for history in (numpy.zeros(8), torch.zeros(8)):
+            layer, part, _ = self.annealed(history=history, n=0)
+            for _ in range(3):
+                layer.history[layer.n] = 1.0
+                layer.n += 1
+                saved = tagged_values.from_json(tagged_values.to_json("", part.save()))
+            self.assertEqual([], saved["free"])
+            other, its, _ = self.annealed(history=history * 0, n=0)
+            its.load(saved)
+            self.assertEqual((0, 0.0), (other.n, float(other.history.sum())), "both begin anew")
+
     def test_a_number_that_came_later_than_where_there_is_a_tensor(self):
         _, _, step = self.annealed(probe=None)
         saved = step(torch.ones(2))
