@@ -29,6 +29,7 @@ LEVELS = 4  # of what a dataset holds
 VISITED_MAX = 4096
 PARTS_MAX = 1 << 18  # whose kinds are looked at
 COLLATE = "collate_fn"
+CHECKS_MAX = 1 << 16  # of parts of many, for generators of their own
 LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
 _PLAIN = {type(None), bool, int, float, str}
 
@@ -202,7 +203,7 @@ class OwnGenerators:
     def save(self) -> dict[str, Any]:
         if self._looks:
             self._looks -= 1
-            refuse_late(generators_of(self._dataset, self._collate), self._places)
+            refuse_late(self._dataset, self._collate, self._places)
         return self.states()
 
     def states(self) -> dict[str, Any]:
@@ -223,21 +224,23 @@ class OwnGenerators:
             return None  # what led to it is gone
 
 
-def refuse_late(now: dict[str, Any], known: dict[str, Any]) -> None:
+def refuse_late(dataset: Any, collate: Any, known: dict[str, Any]) -> None:
     """Those of a collate_fn are only told of: some of libraries' make theirs with the first batch, and the script can't
-    help it."""
-    for path in now:
-        if path not in known and path.startswith(COLLATE):
-            tell_late(path)
-        elif path not in known:
+    help it. Likewise one of many parts that are opened when they are used."""
+    walk = _Walk(dataset, collate)
+    late = [path for path in walk.found if path not in known]
+    for path in late:
+        if not path.startswith(COLLATE) and path not in walk.of_many:
             raise Refused(f"{path} is a random number generator that was made after the loader was protected: another "
                           f"process would make it elsewhere in the data. Make it in the dataset's __init__, or in "
                           f"worker_init_fn")
+    for path in late[:1]:
+        tell_late(path)
 
 
 @functools.cache
 def tell_late(path: str) -> None:
-    print(f"pawl: {path} is a random number generator that was made with the first batch: it is not protected, and "
+    print(f"pawl: {path} is a random number generator that was made with the first batches: it is not protected, and "
           f"after a loss it begins anew. Make it before the loader is protected, or in worker_init_fn", file=sys.stderr)
 
 
@@ -261,6 +264,7 @@ class _Met:
     get: _Get
     above: _Met | None = None  # what it lies in
     has: bool = False  # a generator, somewhere inside
+    of_many: bool = False  # beyond the first parts of something, or in one of those
 
 
 @dataclass(slots=True, eq=False)
@@ -278,6 +282,8 @@ class _Walk:
     def __init__(self, dataset: Any, collate: Any) -> None:
         self.found: dict[str, Any] = {}
         self.places: dict[str, _Get] = {}
+        self.of_many: set[str] = set()  # of those found
+        self._checks = CHECKS_MAX
         self._seen: dict[int, Any] = {}
         self._many: list[_Many] = []
         self._having: dict[type, int] = collections.defaultdict(int)  # how many of a kind have generators
@@ -301,15 +307,29 @@ class _Walk:
         if id(met.value) in self._seen:
             return False
         return volatile_state.generator_part(met.path, met.value) is not None or (
-            met.above is not None and met.above.has and self._having[type(met.value)] > 1)
+            met.above is not None and met.above.has and self._having[type(met.value)] > 1 and
+            self._has_own(met.value, met.levels))
 
     def _rest_of(self, many: _Many) -> list[_Met]:
-        """Those that are of a kind with generators, once."""
+        """Those that are of a kind with generators and have others than were found, once."""
         kinds = many.kinds & {type(each.value) for each in many.first if each.has}
         many.kinds -= kinds
         inside = itertools.islice(_inside(many.met.value), VALUES_LOOKED_AT, None) if kinds else iter(())
-        return list(itertools.islice((_within(many.met, *each) for each in inside if type(each[1]) in kinds),
-                                     VISITED_MAX))
+        found = (_within(many.met, *each, of_many=True) for each in inside
+                 if type(each[1]) in kinds and self._has_own(each[1], many.met.levels - 1))
+        return list(itertools.islice(found, VISITED_MAX))
+
+    def _has_own(self, value: Any, levels: int) -> bool:
+        """Whether there is a generator in it that was not met, as far as a short look shows."""
+        self._checks -= 1
+        if self._checks < 0 or isinstance(value, types.FunctionType):
+            return True
+        if type(value) in _PLAIN or id(value) in self._seen:
+            return False
+        if volatile_state.generator_part("", value) is not None:
+            return True
+        return levels > 0 and any(self._has_own(each, levels - 1)
+                                  for _, each, _ in itertools.islice(_inside(value), VALUES_LOOKED_AT))
 
     def _meet(self, met: _Met) -> None:
         value = met.value
@@ -321,11 +341,12 @@ class _Walk:
             while path in self.found:  # two functions may have defaults of one name
                 path += "'"
             self.found[path], self.places[path] = value, met.get
+            if met.of_many:
+                self.of_many.add(path)
             self._note_above(met)
         elif met.levels:
             self._nearest.extend(self._parts_of(met))
             self._nearest.extend(_within(met, f": {name}", *each) for name, *each in _used_by(value))
-
 
     def _note_above(self, met: _Met) -> None:
         each: _Met | None = met
@@ -344,7 +365,7 @@ class _Walk:
         while more:
             name, value, get = next(inside)
             if type(value) in more:
-                first.append(_within(met, name, value, get))
+                first.append(_within(met, name, value, get, of_many=True))
                 more.discard(type(value))
         if kinds:
             self._many.append(_Many(met, first, kinds))
@@ -357,8 +378,8 @@ def _kinds_in(value: Any, begin: int) -> set[type]:
     return set(map(type, itertools.islice(parts, begin, PARTS_MAX))) if len(parts) > begin else set()
 
 
-def _within(met: _Met, name: str, value: Any, get: _GetIn) -> _Met:
-    return _Met(met.path + name, value, met.levels - 1, lambda: get(met.get()), met)
+def _within(met: _Met, name: str, value: Any, get: _GetIn, of_many: bool = False) -> _Met:
+    return _Met(met.path + name, value, met.levels - 1, lambda: get(met.get()), met, of_many=of_many or met.of_many)
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, _GetIn]]:

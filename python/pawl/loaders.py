@@ -668,7 +668,7 @@ class _SeededDataset:
     def _refuse_late_generators(self) -> None:
         if self._looks:
             self._looks -= 1
-            loader_parts.refuse_late(loader_parts.generators_of(self._dataset, self._collate), self._generators or {})
+            loader_parts.refuse_late(self._dataset, self._collate, self._generators or {})
 
 
 class _WorkerBegin:

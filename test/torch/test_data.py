@@ -1087,9 +1087,38 @@ class PlaceTest(unittest.TestCase):
             self.assertEqual(count + 1, len(loader_parts.generators_of(data)))
         data = parts(lambda _: types.SimpleNamespace(chance=shared.generator), 5000)
         loaders.place_in(DataLoader(data, batch_size=4))
+        few = [random.Random(seed) for seed in range(3)]
+        data = parts(lambda number: types.SimpleNamespace(chance=few[number % 3]), 5000)
+        loaders.place_in(DataLoader(data, batch_size=4))
+        self.assertEqual(5, len(loader_parts.generators_of(data)))
+        with unittest.mock.patch.object(loader_parts, "_used_by", side_effect=loader_parts._used_by) as looked:
+            loader_parts.generators_of(data)
+            self.assertLess(looked.call_count, 100, "parts that share generators are not looked at each")
         data = parts(lambda _: Noise(), 5000)
         with self.assertRaisesRegex(pawl.Refused, r"dataset.inside\[\d+\].* Let the parts of the dataset share"):
             loaders.place_in(DataLoader(data, batch_size=4))
+
+    def test_many_parts_that_are_opened_when_they_are_used(self):
+        class Opened(Noisy):
+            def __getitem__(self, index):
+                if index < 2:
+                    self.inside[50 * index + 50] = Noise()
+                return super().__getitem__(index)
+
+        data = Opened()
+        data.inside = [Noise() if number < 40 else types.SimpleNamespace() for number in range(200)]
+
+        def give(first):
+            place = loaders.place_in(DataLoader(data, batch_size=1, sampler=[first, 5]))
+            place.next()
+            place.part("").save()
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            give(1)
+        self.assertIn("dataset.inside[100].generator is a random number generator that was made with the first batches",
+                      told.getvalue())
+        with self.assertRaisesRegex(pawl.Refused, r"inside\[50\].generator .*made after the loader was protected"):
+            give(0)
 
     def test_the_last_of_many_parts_has_its_numbers_again(self):
         self.same(lambda: DataLoader(Crowd(), batch_size=4))
