@@ -1,9 +1,13 @@
 // What the command decides without touching the world.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 
 #include "cli/job/drill_script.h"
 #include "cli/job/launcher.h"
 #include "cli/job/namespaces.h"
+#include "cli/job/own_host.h"
 #include "cli/job/python_findings.h"
 #include "cli/job/run_directory.h"
 #include "cli/job/trainer_command.h"
@@ -98,6 +102,31 @@ TEST(SpecDifference, NamesEveryFieldThatDiffers) {
   EXPECT_NE(difference.find("--nnodes is 4 there and 1 here"), std::string::npos) << difference;
   EXPECT_NE(difference.find("the token differs"), std::string::npos) << difference;
   EXPECT_EQ(difference.find("deadline"), std::string::npos) << difference;
+}
+
+TEST(OwnHost, IsToldFromOthersByNameAndAddress) {
+  for (const auto& [endpoint, host] : std::vector<std::pair<std::string, std::string>>{{"h", "h"},
+                                                                                       {"h:1", "h"},
+                                                                                       {"[::1]:1", "::1"},
+                                                                                       {"[::1]", "::1"},
+                                                                                       {"::1", "::1"},
+                                                                                       {"::1:29500", "::1"},
+                                                                                       {":1", ""}})
+    EXPECT_EQ(host_of(endpoint), host) << endpoint;
+  for (const char* host : {"", "localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "0.0.0.0", "::", "::1", "0:0::1"})
+    EXPECT_EQ(host_kind(host), HostKind::loopback) << host;
+  EXPECT_NE(host_kind(this_machine().host), HostKind::another);
+  EXPECT_EQ(host_kind("203.0.113.77"), HostKind::another) << "of documentation: nobody's";
+  EXPECT_EQ(host_kind("2001:db8:77::77"), HostKind::another);
+  ifaddrs* first = nullptr;
+  ASSERT_EQ(getifaddrs(&first), 0);
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    char address[INET_ADDRSTRLEN] = "";
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr, address, sizeof address);
+    EXPECT_NE(host_kind(address), HostKind::another) << address;
+  }
+  freeifaddrs(first);
 }
 
 TEST(LauncherRecord, ComesBackFromItsText) {

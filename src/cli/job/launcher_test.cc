@@ -123,7 +123,14 @@ TEST_F(LauncherTest, BadInputIsASentence) {
        2,
        "--rdzv-endpoint h:29500: machines of a pawl job"},
       {{"run", "--nnodes", "1:2", "--master_addr", "h", "--", "/no"}, 2, "--master-addr h: machines of a pawl job"},
-      {{"run", "--nnodes", "2", "--master-addr", "::1", "--rdzv-endpoint", "localhost:1", "--", "/no"}, 3, "no such"},
+      {{"run", "--nnodes", "2", "--rdzv-endpoint", "203.0.113.77:29500", "--", "/no"}, 2, "machines of a pawl job"},
+      {{"run", "--nnodes", "2", "--rdzv-endpoint", "[2001:db8:77::77]:29500", "--", "/no"},
+       2,
+       "machines of a pawl job"},
+      {{"run", "--nnodes", "2", "--master-addr", "::1", "--rdzv-endpoint", "LOCALHOST:1", "--", "/no"}, 3, "no such"},
+      {{"run", "--nnodes", "2", "--master-addr", "::", "--rdzv-endpoint", "[::1]:1", "--", "/no"}, 3, "no such"},
+      {{"run", "--nnodes", "2", "--rdzv-endpoint", "0.0.0.0:29500", "--", "/no"}, 3, "no such"},
+      {{"run", "--nnodes", "2", "--rdzv-endpoint", this_machine().host + ":29500", "--", "/no"}, 3, "no such"},
       {{"run", "--nnodes", "2", "--standalone", "--master-addr", "h", "--", "/no"}, 3, "no such program"},
       {{"run", "--master-addr", "h", "--", "/no"}, 3, "no such program"},
       {{"run", "--control", "127.0.0.1:1", "--node-rank", "0", "--job", "x", "--", "true"}, 2, "no token"},
@@ -196,7 +203,11 @@ TEST_F(LauncherTest, ARunDirectoryThatMachinesShareIsRefused) {
 }
 
 TEST_F(LauncherTest, OneInterruptStopsCleanlyAndLeavesNothing) {
-  ASSERT_NO_FATAL_FAILURE(start_quiet_job({"--no-namespaces"}));
+  ASSERT_NO_FATAL_FAILURE(
+      start_quiet_job({"--no-namespaces", "--rdzv-endpoint", this_machine().host + ":29500", "--master-addr", "::1"}));
+  for (const char* said : {"--rdzv-endpoint has no effect in pawl",
+                           ":29500 is this machine, so all nodes of the job run here", "pass --control HOST:PORT"})
+    EXPECT_NE(output().find(said), std::string::npos) << output();
   const LauncherRecord before = record();
   EXPECT_EQ(run({"run", "--job", "quiet", "--", "/bin/true"}), 2) << "a second job of that name";
   const std::string token = read_file(directory_.path("quiet/token")).value_or("");

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
-#include <string_view>
 
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/launcher.h"
 #include "cli/job/namespaces.h"
+#include "cli/job/own_host.h"
 #include "cli/job/run_directory.h"
 #include "cli/job/trainer_command.h"
 #include "env/files.h"
@@ -63,24 +63,38 @@ Status check_replicas(const RunOptions& options) {
   return {};
 }
 
-bool is_loopback(std::string_view host) {
-  return host.empty() || host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+// Torchrun's meeting points, where several nodes are wanted and no control is named.
+std::vector<UnusedFlag> meeting_points(const RunOptions& options) {
+  const bool one_node = options.node_count == 1 && options.node_count_max.value_or(1) == 1;
+  if (one_node || options.standalone || !options.control.empty()) return {};
+  std::vector<UnusedFlag> points;
+  for (const UnusedFlag& unused : options.without_effect)
+    if (unused.flag == "--rdzv-endpoint" || unused.flag == "--master-addr") points.push_back(unused);
+  return points;
 }
+
+constexpr const char* kSeveralMachines =
+    "machines of a pawl job find each other through a control: start etcd or "
+    "`pawl control`, and pass --control HOST:PORT, --job, --token-file and --node-rank instead "
+    "(docs/user/operate.md)";
 
 // A command line of torchrun's for several machines, which without a control would start a whole job on each.
 Status check_no_meeting_elsewhere(const RunOptions& options) {
-  const bool one_node = options.node_count == 1 && options.node_count_max.value_or(1) == 1;
-  if (one_node || options.standalone || !options.control.empty()) return {};
-  for (const auto& [flag, value] : options.without_effect) {
-    if (flag != "--rdzv-endpoint" && flag != "--master-addr") continue;
-    const std::string host = flag == "--master-addr" ? value : value.substr(0, value.rfind(':'));
-    if (is_loopback(host)) continue;
-    return usage(text(flag, " ", value,
-                      ": machines of a pawl job find each other through a control: start etcd or "
-                      "`pawl control`, and pass --control HOST:PORT, --job, --token-file and --node-rank instead "
-                      "(docs/user/operate.md). To run all nodes on this machine, pass --standalone"));
-  }
+  for (const auto& [flag, value] : meeting_points(options))
+    if (host_kind(host_of(value)) == HostKind::another)
+      return usage(
+          text(flag, " ", value, ": ", kSeveralMachines, ". To run all nodes on this machine, pass --standalone"));
   return {};
+}
+
+// One machine's command line may name that machine; the first machine's of several does, too.
+void say_that_all_run_here(const RunOptions& options) {
+  for (const auto& [flag, value] : meeting_points(options)) {
+    if (host_kind(host_of(value)) != HostKind::own) continue;
+    say(text(flag, " ", value, " is this machine, so all nodes of the job run here (--standalone, without this note). ",
+             "On several machines: ", kSeveralMachines));
+    return;
+  }
 }
 
 Status check(const RunOptions& options) {
@@ -364,6 +378,7 @@ int command_run(const RunOptions& options) {
   if (!options.replica_count && replicas_of(options) == 0)
     say("one node trains, so no other holds replicas: a trainer that dies is started again, a lost node ends the job");
   for (const UnusedFlag& unused : options.without_effect) say(text(unused.flag, " has no effect in pawl"));
+  say_that_all_run_here(options);
   const Result<int> code = options.control.empty() ? run_standalone(options, std::move(trainer).value())
                                                    : run_member(options, std::move(trainer).value());
   if (code) return *code;
