@@ -296,6 +296,7 @@ class _Walk:
 
     def refuse_unseen(self) -> None:
         """Fails: Refused, where there are more parts like those that have generators of their own."""
+        self._checks = CHECKS_MAX
         left = [each for each in self._nearest if self._is_like_others(each)]
         left += [each for many in self._many for each in self._rest_of(many) if self._having[type(each.value)] > 1]
         for each in left[:1]:
@@ -321,15 +322,19 @@ class _Walk:
 
     def _has_own(self, value: Any, levels: int) -> bool:
         """Whether there is a generator in it that was not met, as far as a short look shows."""
+        if type(value) in _PLAIN or id(value) in self._seen:
+            return False
         self._checks -= 1
         if self._checks < 0 or isinstance(value, types.FunctionType):
             return True
-        if type(value) in _PLAIN or id(value) in self._seen:
-            return False
         if volatile_state.generator_part("", value) is not None:
             return True
-        return levels > 0 and any(self._has_own(each, levels - 1)
-                                  for _, each, _ in itertools.islice(_inside(value), VALUES_LOOKED_AT))
+        if isinstance(value, (list, tuple, dict)):
+            some = list(itertools.islice(value.values() if isinstance(value, dict) else value, VALUES_LOOKED_AT))
+        else:
+            some = [each for _, each, _ in itertools.islice(_inside(value), VALUES_LOOKED_AT)]
+        return levels > 0 and not _PLAIN.issuperset(map(type, some)) and any(self._has_own(each, levels - 1)
+                                                                             for each in some)
 
     def _meet(self, met: _Met) -> None:
         value = met.value
