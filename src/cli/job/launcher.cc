@@ -16,6 +16,7 @@
 #include "cli/job/job_watch.h"
 #include "cli/job/recovery_tally.h"
 #include "cli/job/run_directory.h"
+#include "cli/job/sign_of_life.h"
 #include "env/clock.h"
 #include "env/files.h"
 #include "job/daemon/keeper.h"
@@ -490,6 +491,7 @@ int Launcher::run() {
     for (Node& node : nodes_)
       if (node.running) (void)wait_exit(node.keeper.pidfd.get(), Deadline::in(seconds(5)));
   } else {
+    const SignOfLife sign(plan_.directory);
     say(text("job ", plan_.spec.job, ": ", plan_.nodes.size(), plan_.nodes.size() == 1 ? " node" : " nodes",
              " on this machine; run directory ", plan_.directory));
     while (!over()) turn();

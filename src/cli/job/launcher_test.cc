@@ -8,12 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "base/json_access.h"
 #include "base/text.h"
 #include "cli/job/namespaces.h"
 #include "cli/job/run_directory.h"
+#include "cli/job/sign_of_life.h"
 #include "env/clock.h"
 #include "env/files.h"
 #include "env/network.h"
@@ -81,6 +84,13 @@ class LauncherTest : public testing::Test {
   static void strike(std::uint64_t pid, int signal) {
     ASSERT_GT(pid, 1u);
     ASSERT_EQ(kill(static_cast<pid_t>(pid), signal), 0);
+  }
+  static void age(const std::string& path, int seconds) {
+    struct stat found {};
+    ASSERT_EQ(stat(path.c_str(), &found), 0);
+    found.st_mtim.tv_sec -= seconds;
+    const timespec times[2] = {found.st_mtim, found.st_mtim};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
   }
   static LauncherRecord record() { return read_launcher_record("quiet").value_or(LauncherRecord{}); }
   template <class Condition>
@@ -190,16 +200,39 @@ TEST_F(LauncherTest, ARunDirectoryThatMachinesShareIsRefused) {
   };
   leave();
   EXPECT_EQ(run({"run", "--job", "shared", "--", "/bin/true"}), 2);
-  for (const char* said : {"-b (launcher 1)", "set PAWL_RUN_DIR to a folder that is local", "--log-dir"})
+  for (const char* said :
+       {"-b (launcher 1)", "set PAWL_RUN_DIR to a folder that is local", "--log-dir", " s ago", "start again in "})
     EXPECT_NE(output().find(said), std::string::npos) << output();
   EXPECT_EQ(read_file(directory_.path("shared/token")).value_or(""), "theirs") << "nothing of it was touched";
   record.machine = {this_machine().host, "another"};
   leave();
   EXPECT_FALSE(make_job_directory("shared")) << "two machines may have one name";
+  EXPECT_EQ(read_file(directory_.path("shared/token")).value_or(""), "theirs");
+  age(directory_.path("shared/launcher.json"), 62);  // as after a power loss, in a container's volume
+  EXPECT_TRUE(make_job_directory("shared"));
+  EXPECT_FALSE(path_exists(directory_.path("shared/token")));
   record.machine = this_machine();  // and its pid 1 has another start time: it is dead
   leave();
   EXPECT_TRUE(make_job_directory("shared"));
   EXPECT_FALSE(path_exists(directory_.path("shared/token")));
+  for (const std::string& name : real_files().list(directory_.path()).value_or({}))
+    EXPECT_FALSE(name.starts_with(".")) << name;
+}
+
+TEST_F(LauncherTest, OfTwoThatMakeOneRunDirectoryOneGetsIt) {
+  ASSERT_TRUE(make_job_directory("claimed"));
+  EXPECT_EQ(read_launcher_record("claimed").value_or(LauncherRecord{}).pid, static_cast<std::uint64_t>(getpid()));
+  EXPECT_FALSE(make_job_directory("claimed")) << "the first has not written what it starts, and is there";
+  for (int round = 0; round < 100; ++round) {
+    const std::string job = text("round-", round);
+    std::atomic<int> made = 0;
+    const auto make = [&] { made += make_job_directory(job) ? 1 : 0; };
+    std::thread other(make);
+    make();
+    other.join();
+    ASSERT_EQ(made, 1) << round;
+    ASSERT_TRUE(path_exists(directory_.path(job + "/launcher.json")));
+  }
 }
 
 TEST_F(LauncherTest, OneInterruptStopsCleanlyAndLeavesNothing) {
@@ -260,6 +293,12 @@ TEST_F(LauncherTest, DeadNodesAndADeadControlComeBack) {
   await([&] { return record().control_pid != 0 && record().control_pid != before.control_pid; }, "the control again");
   EXPECT_EQ(record().nodes[0].keeper_pid, before.nodes[0].keeper_pid);
   await([&] { return run({"events", "--job", "quiet"}) == 0; }, "the control knows the job again");
+  age(directory_.path("quiet/launcher.json"), 1000);
+  await(
+      [&] {
+        return since_sign_of_life(directory_.path("quiet"), directory_.path()).value_or(seconds(900)) < seconds(500);
+      },
+      "a sign of life of the launcher's");
 }
 
 // How a connection to `address` from inside the fabric of `launcher` fails; empty: it stands.

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/json_access.h"
 #include "base/text.h"
+#include "cli/job/sign_of_life.h"
 #include "cli/job/trainer_command.h"
 #include "env/files.h"
 #include "env/process.h"
@@ -70,10 +72,17 @@ std::string job_directory(const std::string& job) {
   return join_path(run_root(), job);
 }
 
-Result<LauncherRecord> read_launcher_record(const std::string& job) {
-  const std::string path = join_path(job_directory(job), "launcher.json");
-  PAWL_ASSIGN(const std::string content, read_file(path, 1 << 20));
+namespace {
+
+Result<LauncherRecord> read_record_in(const std::string& directory) {
+  PAWL_ASSIGN(const std::string content, read_file(join_path(directory, "launcher.json"), 1 << 20));
   return parse_launcher_record(content);
+}
+
+}  // namespace
+
+Result<LauncherRecord> read_launcher_record(const std::string& job) {
+  return read_record_in(job_directory(job));
 }
 
 namespace {
@@ -91,14 +100,59 @@ Status check_socket_paths(const std::string& directory) {
                                    " bytes shorter, or choose a shorter --job")};
 }
 
-Error of_another_machine(const LauncherRecord& record, const std::string& directory) {
+Error of_another_machine(const LauncherRecord& record, const std::string& directory, Duration silence) {
+  using std::chrono::seconds;
   const std::string there = record.machine.host;
   return {Code::invalid,
           text("run directory ", directory, ": belongs to a `pawl run` on ",
                there == this_machine().host ? text("another machine named ", there) : there, " (launcher ", record.pid,
-               "), and machines can't share a run directory: set PAWL_RUN_DIR to a folder that is local "
-               "to each machine, and use --log-dir for logs in a shared one. If that `pawl run` has "
-               "ended, you may also remove the directory")};
+               ") that gave a sign of life ", std::max<std::int64_t>(silence / seconds(1), 0),
+               " s ago, and machines can't share a run directory: set PAWL_RUN_DIR to a folder that is local "
+               "to each machine, and use --log-dir for logs in a shared one. If that `pawl run` was killed, or its "
+               "machine is "
+               "gone, start again in ",
+               (kSilenceMax - silence) / seconds(1) + 1, " s")};
+}
+
+// `directory`: where that of the job lies at the moment.
+Status check_has_ended(const std::string& job, const std::string& directory) {
+  const Result<LauncherRecord> record = read_record_in(directory);
+  if (!record) return {};
+  if (!record->machine.host.empty() && record->machine != this_machine()) {
+    PAWL_ASSIGN(const Duration silence, since_sign_of_life(directory, run_root()));
+    return silence > kSilenceMax ? Status() : of_another_machine(*record, job_directory(job), silence);
+  }
+  if (!is_running(*record)) return {};
+  return Error{Code::invalid, text("job ", job, " already runs from ", run_root(), " (launcher ", record->pid,
+                                   "): choose another --job, or another PAWL_RUN_DIR")};
+}
+
+// Moves what is there out of the way first, and looks again: another may have been faster since it was looked at.
+Status remove_ended(const std::string& job) {
+  const std::string directory = job_directory(job);
+  const std::string aside = join_path(run_root(), text(".old-", random_hex(8)));
+  if (std::rename(directory.c_str(), aside.c_str()) != 0)
+    return errno == ENOENT ? Status() : system_error(text("run directory ", directory), errno);
+  if (Status ended = check_has_ended(job, aside); !ended) {
+    (void)std::rename(aside.c_str(), directory.c_str());  // the error that counts is the first
+    return ended;
+  }
+  return remove_tree(run_root(), aside);
+}
+
+Status write_first_record(const std::string& job, const std::string& directory) {
+  const auto own = static_cast<std::uint64_t>(::getpid());
+  LauncherRecord record{own, process_start_time(::getpid()).value_or(0), job, "", 0, "", {}, this_machine()};
+  return write_file_atomically(join_path(directory, "launcher.json"), to_json(record));
+}
+
+// A folder with something in it is never replaced by a rename: of several only one gets the name.
+Status give_name(const std::string& fresh, const std::string& directory) {
+  if (std::rename(fresh.c_str(), directory.c_str()) == 0) return {};
+  if (errno != EEXIST && errno != ENOTEMPTY) return system_error(text("run directory ", directory), errno);
+  return Error{Code::invalid, text("run directory ", directory,
+                                   ": another `pawl run` has made it in this moment: choose another "
+                                   "--job, or set PAWL_RUN_DIR to a folder that is local to each machine")};
 }
 
 }  // namespace
@@ -107,20 +161,19 @@ Result<std::string> make_job_directory(const std::string& job) {
   PAWL_TRY(check_job_name(job));
   PAWL_TRY(make_private_directory(run_root()));
   const std::string directory = job_directory(job);
-  if (const Result<LauncherRecord> record = read_launcher_record(job)) {
-    if (!record->machine.host.empty() && record->machine != this_machine())
-      return of_another_machine(*record, directory);
-    if (is_running(*record))
-      return Error{Code::invalid, text("job ", job, " already runs from ", run_root(), " (launcher ", record->pid,
-                                       "): choose another --job, or another PAWL_RUN_DIR")};
-  }
+  PAWL_TRY(check_has_ended(job, directory));
   PAWL_TRY(check_socket_paths(directory));
-  PAWL_TRY(remove_tree(run_root(), directory));
-  if (::mkdir(directory.c_str(), 0700) != 0 && errno == EEXIST)
-    return Error{Code::invalid, text("run directory ", directory,
-                                     ": another `pawl run` has made it in this moment: choose another "
-                                     "--job, or set PAWL_RUN_DIR to a folder that is local to each machine")};
-  PAWL_TRY(make_private_directory(directory));
+  const std::string fresh = join_path(run_root(), text(".new-", random_hex(8)));
+  PAWL_TRY(make_private_directory(fresh));
+  const auto take = [&]() -> Status {
+    PAWL_TRY(write_first_record(job, fresh));
+    PAWL_TRY(remove_ended(job));
+    return give_name(fresh, directory);
+  };
+  if (Status taken = take(); !taken) {
+    (void)remove_tree(run_root(), fresh);  // likewise
+    return std::move(taken).error();
+  }
   return directory;
 }
 
@@ -192,11 +245,17 @@ std::string token_digest(const std::string& token) {
 
 namespace {
 
+// Of one that has begun: before that its launcher.json names no control.
+std::optional<LauncherRecord> launcher_of(const std::string& job) {
+  Result<LauncherRecord> record = read_launcher_record(job);
+  if (!record || record->control.empty() || !is_running(*record)) return {};
+  return std::move(record).value();
+}
+
 Result<std::string> only_running_job() {
   std::vector<std::string> running;
   for (const std::string& name : real_files().list(run_root()).value_or({}))
-    if (const Result<LauncherRecord> record = read_launcher_record(name); record && is_running(*record))
-      running.push_back(name);
+    if (launcher_of(name)) running.push_back(name);
   if (running.size() == 1) return running.front();
   if (running.empty())
     return Error{Code::not_found,
@@ -215,8 +274,7 @@ Result<JobAccess> find_job(const JobOptions& options) {
     PAWL_ASSIGN(access.job, only_running_job());
   }
   PAWL_TRY(check_job_name(access.job));
-  if (Result<LauncherRecord> record = read_launcher_record(access.job); record && is_running(*record))
-    access.launcher = std::move(record).value();
+  access.launcher = launcher_of(access.job);
   const std::string local_socket = join_path(job_directory(access.job), "control.sock");
   access.endpoints = options.control;
   if (access.endpoints.empty()) {

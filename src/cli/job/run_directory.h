@@ -48,10 +48,11 @@ struct LauncherRecord {
 [[nodiscard]] std::string job_directory(const std::string& job);
 [[nodiscard]] Result<LauncherRecord> read_launcher_record(const std::string& job);  // `not_found`
 
-// A fresh directory for `job`, with the remains of an ended one of that name removed.
+// A fresh directory for `job`, with the remains of an ended one of that name removed. From its first moment it holds a launcher.json
+// that names this process, so nobody takes it for the remains of another; it has no control until the launcher writes it anew.
 // Fails: `invalid` if a job of this name runs from here, the directory is that of another machine's launcher (on a
-// file system that both share; whether it still runs can't be seen) or is being made by another, a directory is not
-// ours alone, or its path is too long for sockets.
+// file system that both share) which gave a sign of life in the last kSilenceMax (sign_of_life.h), or is being made by
+// another, a directory is not ours alone, or its path is too long for sockets.
 [[nodiscard]] Result<std::string> make_job_directory(const std::string& job);
 
 // In a job's directory: what happened, one JSON object a line, once a job with a control of its own has ended.
