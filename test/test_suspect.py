@@ -32,12 +32,17 @@ class SuspectTest(JobTest):
             job.wait_spare()
             job.hold(3, "ack")  # no further step is committed
             self.shut(job, 1)
-            again = job.wait_running(jobs.generation(before))
-            self.assert_survivors(before, again)
-            job.wait_until(lambda nodes: {at["phase"] for at in jobs.seats(nodes).values()} <= {"compute", "allreduce",
-                           "fence", "update", "allgather"}, "all to train")
-            self.shut(job, 1)
-            after = job.wait_running(jobs.generation(again))
+            after = job.wait_running(jobs.generation(before))
+            self.assert_survivors(before, after)
+            recoveries = 1
+            # Once more, or until somebody is named: who gives up at once is missed by the next one in the ring, and where
+            # as many miss either, it is nobody.
+            while recoveries < 6 and jobs.seats(after)[1]["node"] == 1:
+                job.wait_until(lambda nodes: {at["phase"] for at in jobs.seats(nodes).values()} <= {"compute", "fence",
+                               "allreduce", "update", "allgather"}, "all to train")
+                self.shut(job, 1)
+                after = job.wait_running(jobs.generation(after))
+                recoveries += 1
             self.assertEqual({0: 0, 1: 4, 2: 2, 3: 3}, {seat: at["node"] for seat, at in jobs.seats(after).items()})
             self.assert_survivors(before, after, but=[1])
             told = [event.get("victim_node") for event in self.events(job, "fault_detected")
@@ -45,7 +50,7 @@ class SuspectTest(JobTest):
             self.assertEqual({1}, {node for node in told if node is not None}, told)
             job.release(3)
             job.wait_step(jobs.committed(after) + 1)
-            self.finish(job, recoveries=2)
+            self.finish(job, recoveries=recoveries)
 
     def test_with_progress_between_nobody_is_replaced(self):
         with self.job(size=LONG) as job:

@@ -67,8 +67,8 @@ def _device_and_backend(local_rank: int) -> tuple[torch.device, str]:
         return torch.device("cpu"), "gloo"
     gpus = torch.cuda.device_count()
     if local_rank >= gpus:
-        raise Refused(f"LOCAL_RANK is {local_rank}, and torch sees {gpus} GPU{'s' * (gpus != 1)} on this machine: start no "
-                      f"more processes than GPUs (torchrun --nproc-per-node {gpus}), or train on CPUs with "
+        raise Refused(f"LOCAL_RANK is {local_rank}, and torch sees {gpus} GPU{'s' * (gpus != 1)} on this machine: "
+                      f"start no more processes than GPUs (torchrun --nproc-per-node {gpus}), or train on CPUs with "
                       f"CUDA_VISIBLE_DEVICES=")
     return torch.device("cuda", local_rank), "nccl"
 
