@@ -35,8 +35,8 @@ class SuspectTest(JobTest):
             after = job.wait_running(jobs.generation(before))
             self.assert_survivors(before, after)
             recoveries = 1
-            # Once more, or until somebody is named: who gives up at once is missed by the next one in the ring, and where
-            # as many miss either, it is nobody.
+            # Once more, or until somebody is named: who gives up at once is missed by the next one in the ring, and
+            # where as many miss either, it is nobody.
             while recoveries < 6 and jobs.seats(after)[1]["node"] == 1:
                 job.wait_until(lambda nodes: {at["phase"] for at in jobs.seats(nodes).values()} <= {"compute", "fence",
                                "allreduce", "update", "allgather"}, "all to train")
