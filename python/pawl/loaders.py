@@ -284,35 +284,35 @@ class IndexedPlace:
     def seek(self, steps: int) -> None:
         """The place is found with the first batch: so no epoch is told of which none is given."""
         length = self.length()
-        if steps and not length:
+        if steps and not length and not self._told_epochs():
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
         self.epoch, self._given = divmod(steps, length or 1)
         self.total, self._sought = steps, steps > 0
 
     def _find_sought(self) -> None:
-        """Each epoch is as long as it says when it is told its number. As that may take it long, only some are asked
-        where those are as long as the first."""
-        now, lengths = volatile_state.save_random(), dict[int, int]()
-
-        def length_of(epoch: int) -> int:
-            if epoch not in lengths:
-                self.epoch = epoch
-                self._announce()
-                lengths[epoch] = self.length() or 0
-            if not lengths[epoch]:
+        """Each epoch is as long as it says when it is told its number, and all before the place are asked; but for
+        torch's DistributedSampler, whose are alike. What the place's own epoch does to random numbers stays."""
+        now = volatile_state.save_random()
+        self.epoch, self._given = 0, self.total
+        self._told, differ = None, self._lengths_may_differ()
+        while True:
+            self._announce()
+            length = self.length()
+            if not length:
                 raise Refused(f"nobody knows where step {self.total} is in a {type(self._order).__name__} without a "
-                              f"length in epoch {epoch}")
-            return lengths[epoch]
-        self._told = None
-        epoch, given = divmod(self.total, length_of(0))
-        if any(length_of(each) != length_of(0) for each in sorted({min(1, epoch), epoch // 2, epoch})):
-            epoch, given = 0, self.total
-            while given >= length_of(epoch):
-                epoch, given = epoch + 1, given - length_of(epoch)
-        self.epoch, self._given = epoch, given
-        self._announce()
+                              f"length in epoch {self.epoch}")
+            if self._given < length:
+                break
+            epochs = 1 if differ else self._given // length
+            self.epoch, self._given = self.epoch + epochs, self._given - epochs * length
         self._sought = False
         volatile_state.load_random(now)
+        self._announce(again=True)
+
+    def _lengths_may_differ(self) -> bool:
+        from torch.utils.data.distributed import DistributedSampler
+        return any(getattr(type(each), "set_epoch", None) is not DistributedSampler.set_epoch
+                   for each in self._told_epochs())
 
     def next(self) -> Any:
         if self._iterator is None:
@@ -361,9 +361,12 @@ class IndexedPlace:
         """Once: it may cost much, and who shuffles what there is would do so twice. `again`: even so."""
         if self._told != self.epoch or again:
             self._told = self.epoch
-            for each in _with_epochs(self.loader.sampler, self._order, getattr(self._order, "sampler", None)):
+            for each in self._told_epochs():
                 each.set_epoch(self.epoch)
             self._long = [each.long() for each in self._samplers]
+
+    def _told_epochs(self) -> list[Any]:
+        return _with_epochs(self.loader.sampler, self._order, getattr(self._order, "sampler", None))
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
         """Who makes a generator in __iter__ makes it with the order, whose indices are compared then."""
@@ -507,11 +510,18 @@ class StatefulPlace:
             volatile_state.load_random(now)
         batch = _END if self._iterator is None else next(self._iterator, _END)
         if batch is _END:
+            resumed = self._iterator is None and self.total > 0
             if self._iterator is not None:
                 self.epoch += 1
             self._announce(again=self.total == 0)
             self._iterator = _own(iter(self.loader))
             batch = next(self._iterator, _END)
+            if batch is _END and resumed:  # the script's checkpoint is of an epoch's end
+                length = self.length() or 0
+                self.epoch = self.total // length if length and self.total % length == 0 else self.epoch + 1
+                self._announce(again=True)
+                self._iterator = _own(iter(self.loader))
+                batch = next(self._iterator, _END)
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
         self.total += 1

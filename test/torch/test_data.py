@@ -908,19 +908,45 @@ class PlaceTest(unittest.TestCase):
             self.assertEqual(batches[done:], [place.next().tolist() for _ in range(12 - done)], done)
             self.assertEqual((plain.epoch, plain.total, plain.samples()), (place.epoch, place.total, place.samples()))
 
-    def test_few_epochs_are_told_to_find_the_place_of_a_checkpoint(self):
+    def test_from_a_checkpoint_where_an_epoch_seeds_everybodys_random_numbers(self):
+        class Seeding(Sampler):
+            def set_epoch(self, epoch):
+                random.seed(epoch)
+
+            def __iter__(self):
+                order = list(range(20))
+                random.shuffle(order)
+                return iter(order)
+
+            def __len__(self):
+                return 20
+        first = []
+        for seed in (7, 8):
+            random.seed(seed)
+            place = loaders.place_in(DataLoader(range(20), batch_size=5, sampler=Seeding()))
+            place.seek(9)
+            first.append(place.next().tolist())
+        self.assertEqual(first[0], first[1], "ranks have other seeds, and one order")
+
+    def test_who_is_told_epochs_to_find_the_place_of_a_checkpoint(self):
         def told(schedule, done, give=True, size=1):
             order = Scheduled(schedule)
             place = loaders.place_in(DataLoader(range(10000), batch_size=size, sampler=order))
             place.seek(done)
             batch = place.next().tolist() if give else None
             return batch, place.epoch, order.told
-        self.assertEqual(([1], 50, [0, 1, 25, 50]), told([4] * 51, 201))
-        self.assertEqual(([3], 0, [0]), told([4], 3))
-        self.assertEqual(([0], 1, [0, 1]), told([4, 4], 4))
+        self.assertEqual(([1], 50, [*range(51), 50]), told([4] * 51, 201))
+        self.assertEqual(([3], 0, [0, 0]), told([4], 3))
+        self.assertEqual(([0], 1, [0, 1, 1]), told([4, 4], 4))
         self.assertEqual((None, 2, []), told([4, 4], 8, give=False))
-        self.assertEqual(([1], 2, [0, 1, 2]), told([4, 3, 4], 8))
-        self.assertEqual(([0], 2, [0, 1, 2]), told([2, 2, 2], 4))
+        self.assertEqual(([1], 2, [0, 1, 2, 2]), told([4, 3, 4], 8))
+        self.assertEqual(([0], 2, [0, 1, 2, 2]), told([2, 2, 2], 4))
+        shards = DistributedSampler(range(40), num_replicas=2, rank=0)
+        with unittest.mock.patch.object(shards, "set_epoch", wraps=shards.set_epoch) as set_epoch:
+            place = loaders.place_in(DataLoader(range(40), batch_size=5, sampler=shards))
+            place.seek(401)
+            place.next()
+        self.assertEqual([0, 100, 100], [call.args[0] for call in set_epoch.mock_calls])
         order = Scheduled([4, 3, 4])
         order.set_epoch(2)
         place = loaders.place_in(DataLoader(range(10000), batch_size=1, sampler=order))
@@ -1368,6 +1394,19 @@ class PlaceTest(unittest.TestCase):
                 for each in (place, make(kind, resumed=True)):
                     each.part("").load(tagged_values.loads(saved[step]))
                     self.assertEqual(found[step:], [each.next().tolist() for _ in range(step, 15)])
+
+    def test_what_knows_its_own_place_from_a_checkpoint_of_an_epochs_end(self):
+        plain = loaders.place_in(DataLoader(ShuffledStream(), batch_size=4))
+        found = [plain.next().tolist() for _ in range(6)]
+        state = plain.loader.dataset.state_dict()
+        found += [plain.next().tolist() for _ in range(6)]
+        data = ShuffledStream()
+        data.set_epoch(0)
+        data.load_state_dict(state)
+        place = loaders.place_in(DataLoader(data, batch_size=4))
+        place.seek(6)
+        self.assertEqual(found[6:], [place.next().tolist() for _ in range(6)])
+        self.assertEqual(plain.epoch, place.epoch)
 
     def test_a_sampler_that_the_script_has_set_elsewhere(self):
         sampler = pawl.ElasticSampler(21, 4, rank=0, world=1)

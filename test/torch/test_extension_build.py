@@ -162,7 +162,7 @@ class BuildTest(unittest.TestCase):
             self.assertIn("x.cc:1: error: no such thing", said)
             self.assertIn("all of its output: ", said)
         with open(self.path("calls"), encoding="utf-8") as file:
-            self.assertEqual(5, len(file.readlines()))
+            self.assertEqual(6, len(file.readlines()), "one for each part")
         self.assertTrue(os.path.isfile(self.end(self.start())))  # later ones try again
 
     def test_what_is_missing_is_named(self):
