@@ -336,9 +336,9 @@ class Finder:
 
     def _read(self, read: Callable[[], str]) -> str:
         """Within what may be read of one thing, and of all."""
-        if self.bytes_max is None:
+        before = self._readable()
+        if before is None:
             return read()
-        before = min(self.bytes_max, max(self._left, SMALL_BYTES))
         self._limit = Limit(before)
         try:
             return read()
@@ -347,6 +347,10 @@ class Finder:
         finally:
             self._left -= before - self._limit.left
             self._limit = None
+
+    def _readable(self) -> int | None:
+        """Bytes of the next thing. None: all."""
+        return None if self.bytes_max is None else min(self.bytes_max, max(self._left, SMALL_BYTES))
 
     def _state_digest(self, state: Any) -> str:
         torch = sys.modules["torch"]
@@ -363,7 +367,8 @@ class Finder:
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1:3] == (tensor._version, tensor.data_ptr()):
             return known[3]
-        if self.bytes_max is not None and tensor.nbytes > min(self.bytes_max, max(self._left, SMALL_BYTES)):
+        most = self._readable()
+        if most is not None and tensor.nbytes > most:
             digest = f"{tensor.data_ptr()} {tensor._version}"
         else:
             digest = digest_of_tensor(tensor)
