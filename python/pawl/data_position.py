@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pawl import script_frames
+from pawl import loaders, script_frames
 from pawl.errors import Refused
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class LoaderWatch:
     def given(self, iterator: Any) -> None:
         """It is about to give a batch. Fails: Refused."""
         step = self._step()
-        if step is None or getattr(iterator, "owned_by_pawl", False):
+        if step is None or loaders.is_drawing():
             return
         if self._first.setdefault(iterator, step) == step or self._is_protected(iterator):
             return

@@ -38,8 +38,8 @@ _PLAIN = {type(None), bool, int, float, str}
 
 class SamplerState:
     """Generators, plain values and short lists among its attributes: what the next order is made from. Of lists, those
-    are saved that are not what they were at first. Generators are those that it has at that moment: set_epoch() may
-    make them anew."""
+    are saved that are not what they were at first; a list that is or was too long to be kept stays as it is. Generators
+    are those that it has at that moment: set_epoch() may make them anew."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -48,7 +48,7 @@ class SamplerState:
     def save(self) -> dict[str, Any]:
         plain = {name: value for name, value in vars(self._sampler).items() if type(value) in (bool, int, float, str)}
         lists = {name: kept for name, kept in self._lists().items() if not same(kept, self._first.get(name))}
-        return {"plain": plain, "lists": lists,
+        return {"plain": plain, "lists": lists, "long": list(self.long()),
                 "generators": {name: part.save() for name, part in self._generators().items()}}
 
     def load(self, saved: dict[str, Any], made_later: bool = False) -> None:
@@ -57,9 +57,9 @@ class SamplerState:
         for name, value in saved["plain"].items():
             if held.get(name) != value:
                 held[name] = value
-        now = self._lists()
+        now, too_long = self._lists(), {*saved["long"], *self.long()}
         for name, kept in {**self._first, **saved["lists"]}.items():
-            if not same(kept, now.get(name)):
+            if name not in too_long and not same(kept, now.get(name)):
                 held[name] = _put_in(held.get(name), kept)
         generators = self._generators()
         for name, state in saved["generators"].items():
@@ -134,10 +134,11 @@ def _some(value: Any, depth: int = 3) -> Any:
 
 
 def _put_in(now: Any, kept: Any) -> Any:
-    """What the attribute shall be: where that can be, `now` changed in place."""
+    """What the attribute shall be: where that can be, `now` changed in place. Not a list of another length: somebody
+    may be in the middle of it."""
     if isinstance(kept, str):
         value = ast.literal_eval(kept)
-        if type(now) is list and type(value) is list:
+        if type(now) is list and type(value) is list and len(now) == len(value):
             now[:] = value
             return now
         return value
@@ -152,6 +153,11 @@ class _LoaderGenerator:
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
+
+
+def generator_of(loader: Any) -> SamplerState:
+    """The loader's own, if it has one."""
+    return SamplerState(_LoaderGenerator(loader.generator))
 
 
 def samplers_of(loader: Any, order: Any) -> list[SamplerState]:

@@ -27,14 +27,33 @@ from pawl.mixing import mixed
 
 DRAWS_CHECKED = 4  # of each epoch, for samplers that use everybody's random numbers on their way
 _END = object()
+_drawing = 0
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """A place's next batch is drawn: what any loader gives meanwhile comes from a place that pawl knows."""
+    global _drawing
+    _drawing += 1
+    try:
+        yield
+    finally:
+        _drawing -= 1
+
+
+def is_drawing() -> bool:
+    return _drawing > 0
 
 
 def _length_of(loader: Any) -> int | None:
-    """In batches; None: it doesn't know."""
+    """In batches; None: it doesn't know. Some say so by other errors than TypeError, and some draw a first order."""
+    now = volatile_state.save_random()
     try:
         return len(loader)
-    except TypeError:
+    except Exception:
         return None
+    finally:
+        volatile_state.load_random(now)
 
 
 class Elastic(Protocol):
@@ -43,6 +62,8 @@ class Elastic(Protocol):
     position: int
     global_batch: int
     seed: int
+    rank: int
+    world: int
 
     @property
     def epoch(self) -> int: ...
@@ -87,6 +108,9 @@ def place_in(loader: Any) -> Place:
     """In a loader, or in each of a tuple or list of them. Fails: Refused, with the remedy."""
     from torch.utils.data import DataLoader, IterableDataset
     if isinstance(loader, (tuple, list)) and loader:
+        if len({id(each) for each in loader}) < len(loader):
+            raise Refused("job.batches() was given one loader twice, and it has one place: take two batches of it for "
+                          "each step by a batch size twice as large, or make a second DataLoader")
         return JointPlace([place_in(each) for each in loader])
     if _is_stateful(loader):
         return StatefulPlace(loader, loader)
@@ -209,7 +233,9 @@ class ElasticPlace:
         self.loader, self._sampler = loader, sampler
         self._iterator: Any = None
         self._own = loader_parts.OwnGenerators(loader)
+        self._generator = loader_parts.generator_of(loader)
         self._offset = 0  # batches that the sampler had given before the first step
+        self._begun = False  # what making an iterator draws was drawn
         self.epoch = 0
 
     @property
@@ -229,7 +255,12 @@ class ElasticPlace:
 
     def next(self) -> Any:
         if self._iterator is None:
+            now, generator = volatile_state.save_random(), self._generator.save()
             self._iterator = _open(self.loader, _Order(self._sampler, self._ahead))
+            if self._begun:
+                volatile_state.load_random(now)
+                self._generator.load(generator)
+            self._begun = True
         self.epoch = self._sampler.epoch
         batch = next(self._iterator)
         self._sampler.take_next()
@@ -237,9 +268,10 @@ class ElasticPlace:
 
     def _ahead(self) -> Iterator[Any]:
         position = self._sampler.position
+        of_rank = self._sampler.rank * (self._sampler.global_batch // self._sampler.world)
         while True:
             indices = self._sampler.at(position)
-            seed = mixed(mixed(self._sampler.seed) + position)
+            seed = mixed(mixed(self._sampler.seed) + position + of_rank)
             yield _Seeded(indices, seed) if self.loader.num_workers else indices
             position += self._sampler.global_batch
 
@@ -248,11 +280,16 @@ class ElasticPlace:
         self._iterator = None
 
     def part(self, name: str) -> volatile_state.Part:
-        return volatile_state.Part(name, lambda: {"epoch": self.epoch, "dataset": self._own.save()}, self._load)
+        return volatile_state.Part(name, self._save, self._load)
+
+    def _save(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "begun": self._begun, "generator": self._generator.save(),
+                "dataset": self._own.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
-        self.epoch = saved["epoch"]
+        self.epoch, self._begun = saved["epoch"], saved["begun"]
+        self._generator.load(saved["generator"])
         self._own.load(saved["dataset"])
 
 
@@ -265,7 +302,7 @@ class IndexedPlace:
         self._given = 0  # batches of this epoch
         self._begin: dict[str, Any] | None = None  # the random state with which the epoch's order began; None: not yet
         self._iterator: Any = None
-        self._found: list[Any] = []  # the samplers' states, when their order was found again
+        self._length: int | None = None  # of this epoch, when its order began
         self._order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         self._samplers = loader_parts.samplers_of(loader, self._order)
         self._own = loader_parts.OwnGenerators(loader)
@@ -284,7 +321,7 @@ class IndexedPlace:
     def seek(self, steps: int) -> None:
         """The place is found with the first batch: so no epoch is told of which none is given."""
         length = self.length()
-        if steps and not length and not self._told_epochs():
+        if steps and not length and not self._told_orders():
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
         self.epoch, self._given = divmod(steps, length or 1)
         self.total, self._sought = steps, steps > 0
@@ -312,7 +349,7 @@ class IndexedPlace:
     def _lengths_may_differ(self) -> bool:
         from torch.utils.data.distributed import DistributedSampler
         return any(getattr(type(each), "set_epoch", None) is not DistributedSampler.set_epoch
-                   for each in self._told_epochs())
+                   for each in self._told_orders())
 
     def next(self) -> Any:
         if self._iterator is None:
@@ -338,22 +375,19 @@ class IndexedPlace:
         return volatile_state.Part(name, self._save, self._load)
 
     def _save(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self.length(),
+        return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._length,
                 "begin": self._begin, "samplers": [each.save() for each in self._samplers], "digest": self._digest,
                 "dataset": self._own.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
-        self.total, self._digest = saved["total"], saved["digest"]
+        self.total, self._digest, self._length = saved["total"], saved["digest"], saved["length"]
         if self._begin is not None:  # it may make the epoch's list of batches, and generators
             now = volatile_state.save_random()
             self._announce()
             volatile_state.load_random(now)
         self._sought = self._begin is None and self.total > 0
-        if self._begin is not None and saved["length"] != self.length():
-            raise Refused(f"the {type(self.loader).__name__} gave {saved['length']} batches in epoch {self.epoch}, and "
-                          f"in this process gives {self.length()}: every process must have the same data")
         self._put_samplers_back(saved["samplers"])
         self._own.load(saved["dataset"])
 
@@ -366,6 +400,10 @@ class IndexedPlace:
             self._long = [each.long() for each in self._samplers]
 
     def _told_epochs(self) -> list[Any]:
+        """Persistent workers have a dataset of their own, which isn't told."""
+        return [*self._told_orders(), *_with_epochs(self.loader.dataset)]
+
+    def _told_orders(self) -> list[Any]:
         return _with_epochs(self.loader.sampler, self._order, getattr(self._order, "sampler", None))
 
     def _put_samplers_back(self, saved: list[Any]) -> None:
@@ -383,10 +421,11 @@ class IndexedPlace:
             self._iterator = _open(self.loader, order)
             return
         now, own = volatile_state.save_random(), self._own.states()
+        states = [each.save() for each in self._samplers]  # the script may have changed them since the order began
         try:
             self._iterator = _open(self.loader, order)
+            self._put_samplers_back(states)
             if not self.loader.num_workers:
-                self._put_samplers_back(self._found)  # since then the loader has drawn a seed, for workers
                 self._own.load(own)  # the dataset may draw from a sampler's generator, and has done so since
         finally:
             volatile_state.load_random(now)
@@ -397,12 +436,14 @@ class IndexedPlace:
 
     def _begin_order(self) -> Iterator[Any]:
         """Draws when the first is asked for, as samplers do."""
+        self._length = self.length()
         before, states = volatile_state.save_random(), [each.save() for each in self._samplers]
         long = [each.long() for each in self._samplers]
         drawn = iter(self._order)
         following = next(drawn, _END)
         after = volatile_state.save_random()
-        if [each.long() for each in self._samplers] != long:
+        if any(was.get(name) != digest for was, each in zip(long, self._samplers, strict=True) if was
+               for name, digest in each.long().items() if name in was):
             self._begin_again(before, states, following)
         moved = {name: state for name, state in before.items() if not loader_parts.same(state, after.get(name))}
         seed = mixed(zlib.crc32(before["torch"]) + mixed(self.epoch))
@@ -447,16 +488,22 @@ class IndexedPlace:
             self._announce(again)
             volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
             self._put_samplers_back(begin["samplers"])
+            self._refuse_other_length()
             drawn = iter(self._order)
             following = self._pass_by(drawn, next(drawn, _END), self._given - 1)
             if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
                 self._digest = _with_indices(self._digest, following)
             if self._digest == given:
-                self._found = [each.save() for each in self._samplers]
                 return self._follow(drawn, following, begin["seed"])
         raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
                       f"order is made from something that isn't kept. Make it from the epoch, from everybody's random "
                       f"numbers, or from a generator that is its attribute")
+
+    def _refuse_other_length(self) -> None:
+        length = self.length()
+        if length != self._length:
+            raise Refused(f"the {type(self.loader).__name__} gave {self._length} batches in epoch {self.epoch}, and "
+                          f"in this process gives {length}: every process must have the same data")
 
     def _follow(self, drawn: Iterator[Any], last: Any, seed: int) -> Iterator[Any]:
         """What comes after the last that was given; where none was, `last` itself."""
@@ -486,6 +533,7 @@ class StatefulPlace:
         self.epoch = self.total = 0
         self._iterator: Any = None
         self._state: Any = None  # to go on from
+        self._over = False  # that is of an epoch's end
         self._told: int | None = None  # the epoch that it was told last
 
     def length(self) -> int | None:
@@ -506,21 +554,27 @@ class StatefulPlace:
             now = volatile_state.save_random()
             self._announce()  # first: what is told an epoch may begin anew
             self._stateful.load_state_dict(self._state)
-            self._iterator = _own(iter(self.loader))
+            self._iterator = None if self._over else iter(self.loader)
             volatile_state.load_random(now)
         batch = _END if self._iterator is None else next(self._iterator, _END)
         if batch is _END:
-            resumed = self._iterator is None and self.total > 0
-            if self._iterator is not None:
+            resumed = self._iterator is None and not self._over and self.total > 0
+            if self._iterator is not None or self._over:
                 self.epoch += 1
             self._announce(again=self.total == 0)
-            self._iterator = _own(iter(self.loader))
+            now = volatile_state.save_random()
+            self._iterator = iter(self.loader)
             batch = next(self._iterator, _END)
+            if batch is _END and self._over:  # this one's state had its epoch's end in it
+                volatile_state.load_random(now)
+                self._iterator = iter(self.loader)
+                batch = next(self._iterator, _END)
+            self._over = False
             if batch is _END and resumed:  # the script's checkpoint is of an epoch's end
                 length = self.length() or 0
                 self.epoch = self.total // length if length and self.total % length == 0 else self.epoch + 1
                 self._announce(again=True)
-                self._iterator = _own(iter(self.loader))
+                self._iterator = iter(self.loader)
                 batch = next(self._iterator, _END)
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
@@ -541,17 +595,23 @@ class StatefulPlace:
 
     def close(self) -> None:
         if self._iterator is not None:
-            self._state = self._stateful.state_dict()
+            self._state, self._over = self._stateful.state_dict(), self._is_over()
         self._iterator = None
+
+    def _is_over(self) -> bool:
+        """For a last batch that isn't full torch asks the dataset for more, so its state is that of the next epoch."""
+        fetcher = getattr(self._iterator, "_dataset_fetcher", None)
+        return self._over if self._iterator is None else bool(getattr(fetcher, "ended", False))
 
     def part(self, name: str) -> volatile_state.Part:
         def save() -> dict[str, Any]:
-            return {"epoch": self.epoch, "total": self.total,
+            return {"epoch": self.epoch, "total": self.total, "over": self._is_over(),
                     "state": self._state if self._iterator is None else self._stateful.state_dict()}
 
         def load(saved: dict[str, Any]) -> None:
             self._iterator = None
-            self.epoch, self.total, self._state = saved["epoch"], saved["total"], saved["state"]
+            self.epoch, self.total, self._over = saved["epoch"], saved["total"], saved["over"]
+            self._state = saved["state"]
         return volatile_state.Part(name, save, load)
 
 
@@ -567,35 +627,36 @@ def _is_stateful(thing: Any) -> bool:
 
 # How a DataLoader gets another order ------------------------------------------------------------------------------
 
+_LIVING = "_pawls_iterator"  # of the loader: what persistent workers belong to
+
+
 def _open(loader: Any, order: _Order) -> Any:
-    """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again."""
+    """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again; they are
+    pawl's: where the script iterates over the loader itself, it gets others, in its own order."""
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     others: dict[str, Any] = {name: order}
     if loader.num_workers:
         others["dataset"] = _SeededDataset(loader.dataset, loader.collate_fn)
         others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn)
-        living = getattr(loader._iterator, "_index_sampler", order)
-        if getattr(living, "_indices", None) != order._indices:  # the script's own, which would go on in its order
+        living = getattr(vars(loader).get(_LIVING), "_index_sampler", order)
+        if getattr(living, "_indices", None) != order._indices:  # another place's, which would go on in its order
             _end(loader)
-    kept = {each: vars(loader)[each] for each in others}
+        others["_iterator"] = vars(loader).pop(_LIVING, None)
+    kept = {each: getattr(loader, each) for each in others}
     vars(loader).update(others)  # past its __setattr__, which forbids it
     try:
-        return _own(iter(loader))
+        return iter(loader)
     finally:
+        if loader.num_workers and loader._iterator is not None:
+            vars(loader)[_LIVING] = loader._iterator
         vars(loader).update(kept)
 
 
 def _end(loader: Any) -> None:
     """Workers that would stay for the next epoch; others end with their iterator."""
-    if loader.num_workers and loader._iterator is not None:
-        loader._iterator._shutdown_workers()
-        loader._iterator = None
-
-
-def _own(iterator: Any) -> Any:
-    with contextlib.suppress(AttributeError):  # a generator takes none
-        iterator.owned_by_pawl = True  # data_position.py
-    return iterator
+    living = vars(loader).pop(_LIVING, None)
+    if living is not None:
+        living._shutdown_workers()
 
 
 def _with_indices(digest: int, indices: Any) -> int:

@@ -81,6 +81,8 @@ class ModuleAttributes:
                     del attributes[key]  # it came later
         for name, value in expected.items():
             place, _, key = name.partition(".")
+            if int(place) >= len(modules):  # it is gone
+                continue
             attributes = vars(modules[int(place)])
             if int(place) in tables and name not in self._free:
                 continue
@@ -95,7 +97,8 @@ class ModuleAttributes:
                          if name not in self._first or not _alike(value, self._first[name])}
         for name in {**before, **self._changed} if learn else ():
             same = name in before and name in self._changed and _alike(before[name], self._changed[name])
-            if not same and self._seen[int(name.partition(".")[0])].stayed:
+            place = int(name.partition(".")[0])
+            if not same and place < len(self._seen) and self._seen[place].stayed:  # else its module is gone
                 self._free.add(name)
         return now
 

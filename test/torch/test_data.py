@@ -1433,9 +1433,227 @@ class PlaceTest(unittest.TestCase):
         with self.assertRaisesRegex(pawl.Refused, "has given 1 batches where step 3 is next"):
             loaders.refuse_elsewhere(place, 3)
         saved = place.part("").save()
-        other = loaders.place_in(DataLoader(Blurred(), batch_size=5))
+        other = loaders.place_in(DataLoader(torch.utils.data.Subset(Blurred(), range(20)), batch_size=4))
         with self.assertRaisesRegex(pawl.Refused, "gave 6 batches in epoch 0, and in this process gives 5"):
             other.part("").load(saved)
+            other.next()
+
+    def test_a_list_that_is_short_at_first_and_long_when_the_order_is_made(self):
+        class Buckets(torch.utils.data.Sampler):
+            def __init__(self, empty, in_epoch, by_place):
+                self.batches, self.in_epoch, self.by_place = empty, in_epoch, by_place
+
+            def __len__(self):
+                return 6
+
+            def make(self):
+                order = torch.randperm(21, generator=torch.Generator().manual_seed(4)).tolist()
+                self.batches = [[each] * 1000 for each in order[:6]]
+                if type(self.empty) is dict:
+                    self.batches = dict(enumerate(self.batches))
+
+            def set_epoch(self, epoch):
+                if self.in_epoch:
+                    self.make()
+
+            def __iter__(self):
+                if not self.in_epoch:
+                    self.make()
+                each = self.batches.values() if isinstance(self.batches, dict) else self.batches
+                return (self.batches[i] for i in range(6)) if self.by_place else iter(each)
+
+            empty = None
+        for empty, in_epoch, by_place in itertools.product((list, dict, lambda: None), (False, True), (False, True)):
+            with self.subTest(empty=empty, in_epoch=in_epoch, by_place=by_place):
+                def make(empty=empty, in_epoch=in_epoch, by_place=by_place):
+                    sampler = Buckets(empty(), in_epoch, by_place)
+                    sampler.empty = empty()
+                    return DataLoader(range(21), batch_sampler=sampler)
+                plain = self.same(make, vanilla=False)
+                self.assertEqual([1000] * self.STEPS, [len(batch) for batch, _ in plain])
+
+    def test_a_record_of_a_sampler_that_has_grown_long_is_not_emptied(self):
+        class Recorder(RandomSampler):
+            def __init__(self):
+                super().__init__(range(21))
+                self.losses = []
+
+        sampler = Recorder()
+        place = loaders.place_in(DataLoader(range(21), batch_size=4, sampler=sampler))
+        place.next()
+        saved = place.part("").save()
+        sampler.losses.extend([0.5] * 5000)
+        place.part("").load(saved)
+        place.next()
+        self.assertEqual(5000, len(sampler.losses))
+
+    def test_what_the_script_changes_in_a_sampler_within_an_epoch_stays(self):
+        for workers in (0, 2):
+            generator = torch.Generator().manual_seed(3)
+
+            def make(workers=workers, generator=generator):
+                generator.manual_seed(3)
+                sampler = RandomSampler(range(21), generator=generator)
+                sampler.temperature = 1.0
+                return DataLoader(range(21), batch_size=4, sampler=sampler, generator=generator, num_workers=workers)
+            for anew in (False, True):
+                with self.subTest(workers=workers, anew=anew):
+                    place = loaders.place_in(make())
+                    place.next()
+                    place.loader.sampler.temperature = 8.0
+                    torch.rand(5, generator=generator)  # as another loader with the same generator does
+                    saved, following = place.part("").save(), [place.next().tolist()]
+                    drawn = generator.get_state()
+                    following += [place.next().tolist() for _ in range(8)]
+                    if anew:
+                        place.close()
+                        place = loaders.place_in(make())
+                    place.part("").load(saved)
+                    self.assertEqual(following[0], place.next().tolist())
+                    self.assertEqual(8.0, place.loader.sampler.temperature)
+                    self.assertTrue(torch.equal(drawn, generator.get_state()))
+                    self.assertEqual(following[1:], [place.next().tolist() for _ in range(8)], "the next epoch's order")
+                    place.close()
+
+    def test_an_elastic_sampler_draws_from_nobodys_generator_when_it_goes_on(self):
+        def make(rank=0, workers=0):
+            torch.manual_seed(7)
+            sampler = pawl.ElasticSampler(21, 8, rank=rank, world=2)
+            return loaders.place_in(DataLoader(Blurred(), batch_sampler=sampler, num_workers=workers))
+        for workers in (0, 1):
+            place = make(workers=workers)
+            place.next()
+            sampler, kept = place._sampler, place.part("").save()
+            position, now = sampler.state_dict(), volatile_state.save_random()
+            first = place.next().tolist(), torch.rand(2).tolist()
+            sampler.load_state_dict(position)
+            volatile_state.load_random(now)
+            place.part("").load(kept)
+            self.assertEqual(first, (place.next().tolist(), torch.rand(2).tolist()))
+            place.close()
+        of_ranks = [make(rank, workers=1) for rank in range(2)]
+        self.assertNotEqual(*(place.next()[:, 1:].tolist() for place in of_ranks), "ranks draw other numbers")
+        for place in of_ranks:
+            place.close()
+
+    def test_what_lies_in_a_loader_of_the_scripts_is_pawls_too(self):
+        class OnDevice:
+            def __init__(self):
+                self.loader, self.given = DataLoader(range(21), batch_size=4), 0
+
+            def __iter__(self):
+                for batch in self.loader:
+                    self.given += 1
+                    yield batch
+
+            def state_dict(self):
+                return {"given": self.given}
+
+            def load_state_dict(self, state):
+                self.given = state["given"]
+
+        class Wrapped(DataLoader):
+            def _get_iterator(self):
+                return map(torch.clone, super()._get_iterator())
+
+        protected = types.SimpleNamespace(samplers=[], stateful=[])
+        for make in (OnDevice, lambda: Wrapped(range(21), batch_size=4)):
+            steps = itertools.count()
+            watch = data_position.LoaderWatch(protected, lambda steps=steps: next(steps))
+            try:
+                place = loaders.place_in(make())
+                for _ in range(3):
+                    with loaders.drawing():
+                        place.next()
+                seen = iter(DataLoader(range(21), batch_size=4))
+                next(seen)
+                with self.assertRaisesRegex(pawl.Refused, "gives batches to one step after the other"):
+                    next(seen)
+            finally:
+                watch.close()
+
+    def test_persistent_workers_are_not_the_scripts(self):
+        """It evaluates on the training loader when an epoch has ended."""
+        loader = DataLoader(range(21), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+        place, seen = loaders.place_in(loader), []
+        for step in range(1, 19):
+            place.next()
+            if step % 6 == 0:
+                seen.append(len(list(loader)))
+        self.assertEqual(([6, 6, 6], 2), (seen, place.epoch))
+        place.close()
+        loader._iterator._shutdown_workers()
+
+    def test_a_length_that_is_what_is_left(self):
+        class Left(torch.utils.data.Sampler):
+            def __init__(self):
+                self.done = 0
+
+            def __iter__(self):
+                while self.done < 6:
+                    self.done += 1
+                    yield [self.done]
+                self.done = 0
+
+            def __len__(self):
+                return 6 - self.done
+
+        self.same(lambda: DataLoader(range(21), batch_sampler=Left()), vanilla=False)
+
+    def test_a_length_that_nobody_knows(self):
+        for error in (TypeError, NotImplementedError, ValueError):
+            class Endless(torch.utils.data.Sampler):
+                def __iter__(self):
+                    return itertools.repeat([1, 2])
+
+                def __len__(self, error=error):
+                    raise error("it has none")
+            place = loaders.place_in(DataLoader(range(21), batch_sampler=Endless()))
+            self.assertEqual(10, loaders.steps_in(place, None, 10))
+            self.assertEqual([1, 2], place.next().tolist())
+            place.part("").load(place.part("").save())
+            self.assertEqual([1, 2], place.next().tolist())
+
+    def test_a_dataset_that_wants_to_know_the_epoch(self):
+        class OfEpoch(torch.utils.data.Dataset):
+            epoch = -1
+
+            def set_epoch(self, epoch):
+                self.epoch = epoch
+
+            def __len__(self):
+                return 21
+
+            def __getitem__(self, index):
+                return index + 100 * self.epoch
+
+        for workers in (0, 1):
+            place = loaders.place_in(DataLoader(OfEpoch(), batch_size=4, num_workers=workers))
+            self.assertEqual([0] * 6 + [1] * 6, [int(place.next()[0]) // 100 for _ in range(12)])
+            place.close()
+
+    def test_one_loader_twice(self):
+        loader = DataLoader(range(21))
+        with self.assertRaisesRegex(pawl.Refused, "one loader twice"):
+            loaders.place_in((loader, loader))
+
+    def test_a_stream_whose_last_batch_is_not_full_and_that_begins_anew_by_itself(self):
+        class Endless(IterableDataset):
+            def __init__(self):
+                self.place, self.epoch = 0, 0
+
+            def __iter__(self):
+                while self.place < 21:
+                    self.place += 1
+                    yield self.place + 100 * self.epoch
+                self.place, self.epoch = 0, self.epoch + 1
+
+            def state_dict(self):
+                return {"place": self.place, "epoch": self.epoch}
+
+            def load_state_dict(self, state):
+                self.place, self.epoch = state["place"], state["epoch"]
+        self.same(lambda: DataLoader(Endless(), batch_size=4))
 
     def test_how_many_steps(self):
         place = loaders.place_in(DataLoader(Blurred(), batch_size=4))

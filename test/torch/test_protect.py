@@ -198,6 +198,17 @@ class HeldTest(unittest.TestCase):
                          (other[0].momentum, other.calls, other.late, other.handle))
         self.assertEqual(saved["changed"], its.save()["changed"])
 
+    def test_plain_attributes_of_a_module_that_is_removed(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+        protected = protect.Protected(0, 1)
+        protected.add([model], None)
+        part = next(each for each in protected.parts if each.name == "attributes")
+        model[1].p = 0.1
+        saved = part.save()
+        del model[1]
+        part.save()
+        part.load(saved)
+
     def annealed(self, **attributes):
         """(a model that has a temperature and these, its part, a step)"""
         model = nn.Sequential(nn.Linear(2, 2))
