@@ -38,7 +38,7 @@ class LoaderWatch:
     def given(self, iterator: Any) -> None:
         """It is about to give a batch. Fails: Refused."""
         step = self._step()
-        if step is None or loaders.is_drawing():
+        if step is None or loaders.is_pawls(iterator):
             return
         if self._first.setdefault(iterator, step) == step or self._is_protected(iterator):
             return

@@ -226,8 +226,7 @@ class Job:
             for step in self.steps(total, done):
                 if not step.rehearsal:
                     loaders.refuse_elsewhere(place, int(step))
-                with loaders.drawing():
-                    batch = place.next()
+                batch = place.next()
                 if lengths is not None and not step.rehearsal and (changed := lengths.change()):
                     script_exit.say(changed)
                 yield step, batch

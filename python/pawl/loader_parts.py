@@ -43,24 +43,28 @@ class SamplerState:
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
-        self._first = self._lists()
+        self._first, _ = self._lists()
 
     def save(self) -> dict[str, Any]:
+        now, too_long = self._lists()
         plain = {name: value for name, value in vars(self._sampler).items() if type(value) in (bool, int, float, str)}
-        lists = {name: kept for name, kept in self._lists().items() if not same(kept, self._first.get(name))}
-        return {"plain": plain, "lists": lists, "long": list(self.long()),
-                "generators": {name: part.save() for name, part in self._generators().items()}}
+        lists = {name: kept for name, kept in now.items() if not same(kept, self._first.get(name))}
+        return {"plain": plain, "lists": lists, "long": too_long,
+                "generators": self.generators()}
 
-    def load(self, saved: dict[str, Any], made_later: bool = False) -> None:
-        """`made_later`: its order is made again and compared, and with it generators that it hasn't yet."""
+    def load(self, saved: dict[str, Any], made_later: bool = False, in_place: bool = False) -> None:
+        """`made_later`: its order is made again and compared, and with it generators that it hasn't yet. `in_place`:
+        nobody is in the middle of a list, and the script may have it, too."""
         held = vars(self._sampler)
         for name, value in saved["plain"].items():
             if held.get(name) != value:
                 held[name] = value
-        now, too_long = self._lists(), {*saved["long"], *self.long()}
-        for name, kept in {**self._first, **saved["lists"]}.items():
-            if name not in too_long and not same(kept, now.get(name)):
-                held[name] = _put_in(held.get(name), kept)
+        now, too_long = self._lists()
+        left = {*saved["long"]} if in_place else {*saved["long"], *too_long}
+        first = {name: kept for name, kept in self._first.items() if name not in too_long}
+        for name, kept in {**first, **saved["lists"]}.items():
+            if name not in left and not same(kept, now.get(name)):
+                held[name] = _put_in(held.get(name), kept, in_place)
         generators = self._generators()
         for name, state in saved["generators"].items():
             if name in generators:
@@ -68,6 +72,14 @@ class SamplerState:
             elif not made_later:
                 raise Refused(f"{type(self._sampler).__name__}.{name} was a random number generator, and there is none "
                               f"in this process: make it in the sampler's __init__ or set_epoch()")
+
+    def generators(self) -> dict[str, Any]:
+        return {name: part.save() for name, part in self._generators().items()}
+
+    def load_generators(self, states: dict[str, Any]) -> None:
+        for name, part in self._generators().items():
+            if name in states:
+                part.load(states[name])
 
     def _generators(self) -> dict[str, volatile_state.Part]:
         return {name: part for name, value in vars(self._sampler).items()
@@ -78,9 +90,11 @@ class SamplerState:
         return {name: zlib.crc32(repr(_some(value)).encode()) for name, value in vars(self._sampler).items()
                 if _is_list(value) and _kept(value) is None}
 
-    def _lists(self) -> dict[str, Any]:
-        return {name: kept for name, value in vars(self._sampler).items()
-                if _is_list(value) and (kept := _kept(value)) is not None}
+    def _lists(self) -> tuple[dict[str, Any], list[str]]:
+        """Those that are kept, and the names of those that are too long."""
+        all_of_it = {name: _kept(value) for name, value in vars(self._sampler).items() if _is_list(value)}
+        return ({name: kept for name, kept in all_of_it.items() if kept is not None},
+                [name for name, kept in all_of_it.items() if kept is None])
 
 
 def _is_list(value: Any) -> bool:
@@ -133,12 +147,12 @@ def _some(value: Any, depth: int = 3) -> Any:
     return value if type(value) in _PLAIN else type(value).__name__
 
 
-def _put_in(now: Any, kept: Any) -> Any:
-    """What the attribute shall be: where that can be, `now` changed in place. Not a list of another length: somebody
-    may be in the middle of it."""
+def _put_in(now: Any, kept: Any, whole: bool) -> Any:
+    """What the attribute shall be: where that can be, `now` changed in place. A list of another length only if the
+    `whole` may change."""
     if isinstance(kept, str):
         value = ast.literal_eval(kept)
-        if type(now) is list and type(value) is list and len(now) == len(value):
+        if type(now) is list and type(value) is list and (whole or len(now) == len(value)):
             now[:] = value
             return now
         return value

@@ -13,7 +13,7 @@ are seeded for each batch. All is done in the training thread, between two steps
 from __future__ import annotations
 
 import collections
-import contextlib
+import inspect
 import random
 import sys
 import zlib
@@ -27,22 +27,12 @@ from pawl.mixing import mixed
 
 DRAWS_CHECKED = 4  # of each epoch, for samplers that use everybody's random numbers on their way
 _END = object()
-_drawing = 0
+_stateful_drawing = 0  # places that are asked for a batch
 
 
-@contextlib.contextmanager
-def drawing() -> Iterator[None]:
-    """A place's next batch is drawn: what any loader gives meanwhile comes from a place that pawl knows."""
-    global _drawing
-    _drawing += 1
-    try:
-        yield
-    finally:
-        _drawing -= 1
-
-
-def is_drawing() -> bool:
-    return _drawing > 0
+def is_pawls(iterator: Any) -> bool:
+    """Of a DataLoader: whether a place of pawl's knows what it gives."""
+    return _stateful_drawing > 0 or isinstance(getattr(iterator, "_index_sampler", None), _Order)
 
 
 def _length_of(loader: Any) -> int | None:
@@ -302,7 +292,9 @@ class IndexedPlace:
         self._given = 0  # batches of this epoch
         self._begin: dict[str, Any] | None = None  # the random state with which the epoch's order began; None: not yet
         self._iterator: Any = None
-        self._length: int | None = None  # of this epoch, when its order began
+        self._length: int | None = None  # of this epoch; None: unknown, or it changes while the order is given
+        self._found: list[Any] = []  # the samplers' states, when their order was found again
+        self._restored: list[Any] | None = None  # likewise, as they were loaded, until the order is found
         self._order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         self._samplers = loader_parts.samplers_of(loader, self._order)
         self._own = loader_parts.OwnGenerators(loader)
@@ -388,28 +380,29 @@ class IndexedPlace:
             self._announce()
             volatile_state.load_random(now)
         self._sought = self._begin is None and self.total > 0
-        self._put_samplers_back(saved["samplers"])
+        self._put_samplers_back(saved["samplers"], in_place=True)
+        self._restored = saved["samplers"] if self._begin is not None else None
         self._own.load(saved["dataset"])
 
     def _announce(self, again: bool = False) -> None:
-        """Once: it may cost much, and who shuffles what there is would do so twice. `again`: even so."""
+        """Once: it may cost much, and who shuffles what there is would do so twice. `again`: even so, but for the
+        dataset, whose persistent workers have to be made anew to hear it."""
         if self._told != self.epoch or again:
-            self._told = self.epoch
-            for each in self._told_epochs():
+            is_first, self._told = self._told != self.epoch, self.epoch
+            for each in self._told_orders():
                 each.set_epoch(self.epoch)
+            if is_first and _is_told_epochs(self.loader.dataset):
+                _end(self.loader)
+                self.loader.dataset.set_epoch(self.epoch)
             self._long = [each.long() for each in self._samplers]
-
-    def _told_epochs(self) -> list[Any]:
-        """Persistent workers have a dataset of their own, which isn't told."""
-        return [*self._told_orders(), *_with_epochs(self.loader.dataset)]
 
     def _told_orders(self) -> list[Any]:
         return _with_epochs(self.loader.sampler, self._order, getattr(self._order, "sampler", None))
 
-    def _put_samplers_back(self, saved: list[Any]) -> None:
+    def _put_samplers_back(self, saved: list[Any], in_place: bool = False) -> None:
         """Who makes a generator in __iter__ makes it with the order, whose indices are compared then."""
         for each, state in zip(self._samplers, saved, strict=True):
-            each.load(state, made_later=self._begin is not None and self._given > 0)
+            each.load(state, self._begin is not None and self._given > 0, in_place)
 
     def _reopen(self) -> None:
         order = _Order(self._order, self._indices)
@@ -421,10 +414,13 @@ class IndexedPlace:
             self._iterator = _open(self.loader, order)
             return
         now, own = volatile_state.save_random(), self._own.states()
-        states = [each.save() for each in self._samplers]  # the script may have changed them since the order began
         try:
             self._iterator = _open(self.loader, order)
-            self._put_samplers_back(states)
+            if self._restored is not None:  # the script may have changed them since the order began
+                self._put_samplers_back(self._restored)
+            elif not self.loader.num_workers:  # since then the loader has drawn a seed, for workers
+                self._put_samplers_back(self._found)
+            self._restored = None
             if not self.loader.num_workers:
                 self._own.load(own)  # the dataset may draw from a sampler's generator, and has done so since
         finally:
@@ -436,12 +432,13 @@ class IndexedPlace:
 
     def _begin_order(self) -> Iterator[Any]:
         """Draws when the first is asked for, as samplers do."""
-        self._length = self.length()
+        length = self._length_aside()
         before, states = volatile_state.save_random(), [each.save() for each in self._samplers]
         long = [each.long() for each in self._samplers]
         drawn = iter(self._order)
         following = next(drawn, _END)
         after = volatile_state.save_random()
+        self._length = length if length == self._length_aside() else None
         if any(was.get(name) != digest for was, each in zip(long, self._samplers, strict=True) if was
                for name, digest in each.long().items() if name in was):
             self._begin_again(before, states, following)
@@ -488,19 +485,29 @@ class IndexedPlace:
             self._announce(again)
             volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
             self._put_samplers_back(begin["samplers"])
-            self._refuse_other_length()
             drawn = iter(self._order)
-            following = self._pass_by(drawn, next(drawn, _END), self._given - 1)
+            following = next(drawn, _END)
+            self._refuse_other_length()
+            following = self._pass_by(drawn, following, self._given - 1)
             if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
                 self._digest = _with_indices(self._digest, following)
             if self._digest == given:
+                self._found = [each.save() for each in self._samplers]
                 return self._follow(drawn, following, begin["seed"])
         raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
                       f"order is made from something that isn't kept. Make it from the epoch, from everybody's random "
                       f"numbers, or from a generator that is its attribute")
 
-    def _refuse_other_length(self) -> None:
+    def _length_aside(self) -> int | None:
+        """Who makes batches to count them draws from generators."""
+        before = [each.generators() for each in self._samplers]
         length = self.length()
+        for each, states in zip(self._samplers, before, strict=True):
+            each.load_generators(states)
+        return length
+
+    def _refuse_other_length(self) -> None:
+        length = self._length_aside() if self._length is not None else None
         if length != self._length:
             raise Refused(f"the {type(self.loader).__name__} gave {self._length} batches in epoch {self.epoch}, and "
                           f"in this process gives {length}: every process must have the same data")
@@ -550,6 +557,14 @@ class StatefulPlace:
             self.epoch = self._told = max(epochs, default=0) or steps // (self.length() or steps + 1)
 
     def next(self) -> Any:
+        global _stateful_drawing
+        _stateful_drawing += 1
+        try:
+            return self._next()
+        finally:
+            _stateful_drawing -= 1
+
+    def _next(self) -> Any:
         if self._iterator is None and self._state is not None:
             now = volatile_state.save_random()
             self._announce()  # first: what is told an epoch may begin anew
@@ -620,6 +635,15 @@ def _with_epochs(*things: Any) -> list[Any]:
     return [each for each in things if callable(getattr(each, "set_epoch", None))][:1]
 
 
+def _is_told_epochs(dataset: Any) -> bool:
+    """Whether it wants to know the epoch and nothing else."""
+    try:
+        inspect.signature(dataset.set_epoch).bind(0)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
 def _is_stateful(thing: Any) -> bool:
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)) and (
         callable(getattr(thing, "__iter__", None)))
@@ -627,36 +651,63 @@ def _is_stateful(thing: Any) -> bool:
 
 # How a DataLoader gets another order ------------------------------------------------------------------------------
 
-_LIVING = "_pawls_iterator"  # of the loader: what persistent workers belong to
+class _Away:
+    """What a loader has for an iterator while pawl has the one of its persistent workers: where the script iterates over
+    the loader itself, it gets another one, in the loader's own order. Who takes this away wants new workers."""
+
+    def __init__(self, pawls: Any) -> None:
+        self.pawls = pawls
+        self._scripts: Any = None
+
+    def _reset(self, loader: Any, *arguments: Any) -> None:
+        if self._scripts is None:
+            self._scripts = loader._get_iterator()
+        else:
+            self._scripts._reset(loader, *arguments)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._scripts)
+
+    def __len__(self) -> int:
+        return len(self._scripts)
+
+    def _shutdown_workers(self) -> None:
+        for each in (self.pawls, self._scripts):
+            getattr(each, "_shutdown_workers", lambda: None)()
 
 
 def _open(loader: Any, order: _Order) -> Any:
-    """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again; they are
-    pawl's: where the script iterates over the loader itself, it gets others, in its own order."""
+    """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again."""
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     others: dict[str, Any] = {name: order}
+    away = loader._iterator if isinstance(loader._iterator, _Away) else None
     if loader.num_workers:
         others["dataset"] = _SeededDataset(loader.dataset, loader.collate_fn)
         others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn)
-        living = getattr(vars(loader).get(_LIVING), "_index_sampler", order)
+        living = order if away is None else getattr(away.pawls, "_index_sampler", order)
         if getattr(living, "_indices", None) != order._indices:  # another place's, which would go on in its order
-            _end(loader)
-        others["_iterator"] = vars(loader).pop(_LIVING, None)
-    kept = {each: getattr(loader, each) for each in others}
+            away = None
+        if away is None:
+            _end(loader)  # that one, or the script's own
+        loader._iterator = None if away is None else away.pawls
+    kept = {each: vars(loader)[each] for each in others}
     vars(loader).update(others)  # past its __setattr__, which forbids it
     try:
         return iter(loader)
     finally:
-        if loader.num_workers and loader._iterator is not None:
-            vars(loader)[_LIVING] = loader._iterator
         vars(loader).update(kept)
+        if loader.num_workers and loader._iterator is not None:
+            loader._iterator = _Away(loader._iterator) if away is None else away
 
 
 def _end(loader: Any) -> None:
     """Workers that would stay for the next epoch; others end with their iterator."""
-    living = vars(loader).pop(_LIVING, None)
-    if living is not None:
-        living._shutdown_workers()
+    if loader.num_workers and loader._iterator is not None:
+        getattr(loader._iterator, "_shutdown_workers", lambda: None)()
+        loader._iterator = None
 
 
 def _with_indices(digest: int, indices: Any) -> int:

@@ -1563,8 +1563,7 @@ class PlaceTest(unittest.TestCase):
             try:
                 place = loaders.place_in(make())
                 for _ in range(3):
-                    with loaders.drawing():
-                        place.next()
+                    place.next()
                 seen = iter(DataLoader(range(21), batch_size=4))
                 next(seen)
                 with self.assertRaisesRegex(pawl.Refused, "gives batches to one step after the other"):
@@ -1582,7 +1581,162 @@ class PlaceTest(unittest.TestCase):
                 seen.append(len(list(loader)))
         self.assertEqual(([6, 6, 6], 2), (seen, place.epoch))
         place.close()
-        loader._iterator._shutdown_workers()
+
+    def test_persistent_workers_that_the_script_wants_anew(self):
+        """As to switch an augmentation off, in the copies that the workers have of the dataset."""
+        class Offset(torch.utils.data.Dataset):
+            offset = 100
+
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, index):
+                return index + self.offset
+
+        loader = DataLoader(Offset(), batch_size=4, num_workers=1, persistent_workers=True)
+        place, seen = loaders.place_in(loader), []
+        for step in range(6):
+            seen.append(int(place.next()[0]))
+            if step == 1:
+                loader.dataset.offset, loader._iterator = 0, None
+        place.close()
+        self.assertEqual([100, 104, 0, 4, 0, 4], seen)
+
+    def test_persistent_workers_hear_of_the_epoch_as_new_ones_do(self):
+        class OfEpoch(torch.utils.data.Dataset):
+            epoch = 0
+
+            def set_epoch(self, epoch):
+                self.epoch = epoch
+
+            def __len__(self):
+                return 21
+
+            def __getitem__(self, index):
+                return index + 100 * self.epoch
+        plain = self.same(lambda: DataLoader(OfEpoch(), batch_size=4, num_workers=1, persistent_workers=True), False)
+        self.assertEqual([0] * 6 + [1] * 6 + [2], [batch[0] // 100 for batch, _ in plain])
+
+    def test_a_dataset_whose_set_epoch_is_another(self):
+        class Phases(torch.utils.data.Dataset):
+            def set_epoch(self, epoch, of):
+                raise AssertionError
+
+            def __len__(self):
+                return 21
+
+            def __getitem__(self, index):
+                return index
+        self.same(lambda: DataLoader(Phases(), batch_size=4))
+
+    def test_a_length_that_is_counted_by_making_the_order(self):
+        class Counted(torch.utils.data.Sampler):
+            def __init__(self):
+                self.generator = torch.Generator().manual_seed(3)
+
+            def make(self):
+                return torch.randperm(21, generator=self.generator).split(4)
+
+            def __len__(self):
+                return len(self.make())
+
+            def __iter__(self):
+                return iter([each.tolist() for each in self.make()])
+        self.same(lambda: DataLoader(range(21), batch_sampler=Counted()), vanilla=False)
+
+    def test_long_batches_whose_number_differs_by_epoch(self):
+        class Budget(torch.utils.data.Sampler):
+            def __init__(self):
+                self.batches, self.epoch = None, 0
+
+            def set_epoch(self, epoch):
+                self.epoch = epoch
+
+            def __len__(self):
+                return len(self.batches)
+
+            def __iter__(self):
+                self.batches = [[number] * 1000 for number in range(6 - self.epoch % 2)]
+                return iter(self.batches)
+        plain, _ = self.ours(lambda: DataLoader(range(21), batch_sampler=Budget()))
+        for anew in (False, True):
+            self.assertEqual(plain, self.ours(lambda: DataLoader(range(21), batch_sampler=Budget()),
+                                              {3: 1, 8: 7, 12: 12}, anew)[0])
+
+    def test_a_batch_that_fails_costs_no_other(self):
+        class Flaky(torch.utils.data.Dataset):
+            def __init__(self):
+                self.fail = False
+
+            def __len__(self):
+                return 21
+
+            def __getitem__(self, index):
+                if self.fail:
+                    raise OSError("away")
+                return index
+
+        def batches(fail):
+            data = Flaky()
+            generator = torch.Generator().manual_seed(3)
+            sampler = RandomSampler(data, replacement=True, generator=generator)
+            place = loaders.place_in(DataLoader(data, batch_size=4, sampler=sampler))
+            found = [place.next().tolist()]
+            if fail:
+                data.fail = True
+                with self.assertRaises(OSError):
+                    place.next()
+                place.close()
+                data.fail = False
+            saved = place.part("").save()
+            found.append(place.next().tolist())
+            place.part("").load(saved)
+            return [*found, *(place.next().tolist() for _ in range(9))]
+        self.assertEqual(batches(False), batches(True))
+
+    def test_a_list_that_script_and_sampler_share_stays_shared(self):
+        class Active(torch.utils.data.Sampler):
+            def __init__(self, active):
+                self.active = active
+
+            def __len__(self):
+                return 6
+
+            def __iter__(self):
+                return iter([[each] for each in range(6 - len(self.active))] + [[9]] * len(self.active))
+        active = []
+        sampler = Active(active)
+        place = loaders.place_in(DataLoader(range(21), batch_sampler=sampler))
+        place.next()
+        saved = place.part("").save()
+        active.append(7)
+        place.part("").load(saved)
+        self.assertEqual(([], True), (active, sampler.active is active))
+        active.append(7)
+        grown = place.part("").save()
+        active[:] = range(4200)
+        place.part("").load(grown)
+        self.assertEqual([7], active)
+
+    def test_what_a_dataset_draws_from_another_loader_is_refused(self):
+        class Mixed(torch.utils.data.Dataset):
+            def __init__(self):
+                self.other = iter(DataLoader(range(21), shuffle=True))
+
+            def __len__(self):
+                return 21
+
+            def __getitem__(self, index):
+                return index + next(self.other)
+        steps = itertools.count()
+        watch = data_position.LoaderWatch(types.SimpleNamespace(samplers=[], stateful=[]), lambda: next(steps))
+        try:
+            place = loaders.place_in(DataLoader(Mixed()))
+            with self.assertRaisesRegex(pawl.Refused, "gives batches to one step after the other"):
+                for _ in range(3):
+                    place.next()
+        finally:
+            watch.close()
 
     def test_a_length_that_is_what_is_left(self):
         class Left(torch.utils.data.Sampler):
