@@ -652,8 +652,8 @@ def _is_stateful(thing: Any) -> bool:
 # How a DataLoader gets another order ------------------------------------------------------------------------------
 
 class _Away:
-    """What a loader has for an iterator while pawl has the one of its persistent workers: where the script iterates over
-    the loader itself, it gets another one, in the loader's own order. Who takes this away wants new workers."""
+    """What a loader has for an iterator while pawl has the one of its persistent workers: where the script iterates
+    over the loader itself, it gets another one, in the loader's own order. Who takes this away wants new workers."""
 
     def __init__(self, pawls: Any) -> None:
         self.pawls = pawls

@@ -20,7 +20,9 @@ Result<std::unique_ptr<KeeperLifelines>> KeeperLifelines::start(const Environmen
 }
 
 KeeperLifelines::KeeperLifelines(std::unique_ptr<Loop> loop, std::unique_ptr<Listener> listener, Options options)
-    : loop_(std::move(loop)), listener_(std::move(listener)), options_(std::move(options)) {
+    : loop_(std::move(loop)),
+      options_(std::move(options)),
+      acceptor_(*loop_, std::move(listener), [this](std::unique_ptr<Stream> stream) { accept(std::move(stream)); }) {
   loop_->post([this] { close_silent(); });
 }
 
@@ -34,7 +36,7 @@ void KeeperLifelines::begin_life(Incarnation incarnation) {
     life_ = incarnation;
     for (const Line& line : lines_) line.connection->close();
     lines_.clear();
-    watch_listener();
+    accept_more();
   });
 }
 
@@ -49,34 +51,28 @@ KeeperLifelines::Line* KeeperLifelines::find(const Handle& connection) {
   return found != lines_.end() ? &*found : nullptr;
 }
 
-void KeeperLifelines::watch_listener() {
-  const bool may_come = life_.value != 0 && count(true) < options_.strangers_max;
-  if (may_come == (watch_ != 0)) return;
-  if (may_come)
-    watch_ = loop_->watch(listener_->handle(), kRead, [this](const Ready&) { accept_all(); });
+void KeeperLifelines::accept_more() {
+  if (life_.value != 0 && count(true) < options_.strangers_max)
+    acceptor_.start();
   else
-    loop_->unwatch(std::exchange(watch_, 0));
+    acceptor_.stop();
 }
 
-void KeeperLifelines::accept_all() {
-  while (count(true) < options_.strangers_max) {
-    auto accepted = listener_->try_accept();
-    if (!accepted || *accepted == nullptr) break;
-    auto weak = std::make_shared<std::weak_ptr<Connection>>();
-    const Handle connection = Connection::make(*loop_, std::move(*accepted),
-                                               {.on_frame =
-                                                    [this, weak](Frame& frame) {
-                                                      if (const Handle self = weak->lock()) on_frame(self, frame);
-                                                    },
-                                                .on_close =
-                                                    [this, weak](const Error&) {
-                                                      if (const Handle self = weak->lock()) close(self);
-                                                    },
-                                                .payload_bytes_max = kHelloBytesMax});
-    *weak = connection;
-    lines_.push_back({connection, std::nullopt, loop_->environment().clock.now()});
-  }
-  watch_listener();
+void KeeperLifelines::accept(std::unique_ptr<Stream> stream) {
+  auto weak = std::make_shared<std::weak_ptr<Connection>>();
+  const Handle connection = Connection::make(*loop_, std::move(stream),
+                                             {.on_frame =
+                                                  [this, weak](Frame& frame) {
+                                                    if (const Handle self = weak->lock()) on_frame(self, frame);
+                                                  },
+                                              .on_close =
+                                                  [this, weak](const Error&) {
+                                                    if (const Handle self = weak->lock()) close(self);
+                                                  },
+                                              .payload_bytes_max = kHelloBytesMax});
+  *weak = connection;
+  lines_.push_back({connection, std::nullopt, loop_->environment().clock.now()});
+  accept_more();
 }
 
 std::optional<PeerRefusedMessage> KeeperLifelines::judge(const Frame& frame, NodeId& node) const {
@@ -125,13 +121,13 @@ void KeeperLifelines::welcome(const Handle& connection, NodeId node) {
   line->node = node;
   line->heard = loop_->environment().clock.now();
   connection->send(frame_of(WelcomeMessage{options_.node, life_}));
-  watch_listener();
+  accept_more();
 }
 
 void KeeperLifelines::close(const Handle& connection) {
   connection->close();
   std::erase_if(lines_, [&](const Line& line) { return line.connection == connection; });
-  watch_listener();
+  accept_more();
 }
 
 void KeeperLifelines::close_silent() {

@@ -19,6 +19,7 @@
 
 #include "base/ids.h"
 #include "env/environment.h"
+#include "job/daemon/acceptor.h"
 #include "job/daemon/connection.h"
 #include "job/daemon/loop.h"
 #include "job/transport/messages.h"
@@ -55,21 +56,20 @@ class KeeperLifelines {
     Duration heard{};
   };
   KeeperLifelines(std::unique_ptr<Loop> loop, std::unique_ptr<Listener> listener, Options options);
-  void accept_all();
+  void accept(std::unique_ptr<Stream> stream);
   void on_frame(const Handle& connection, const Frame& frame);
   void welcome(const Handle& connection, NodeId node);
   [[nodiscard]] std::optional<PeerRefusedMessage> judge(const Frame& frame, NodeId& node) const;
   void close(const Handle& connection);
   void close_silent();
-  void watch_listener();  // unless there are strangers enough
+  void accept_more();  // unless there are strangers enough
   [[nodiscard]] Line* find(const Handle& connection);
   [[nodiscard]] std::size_t count(bool strangers) const;
 
   const std::unique_ptr<Loop> loop_;
-  const std::unique_ptr<Listener> listener_;
   const Options options_;
   Incarnation life_;
-  std::uint64_t watch_ = 0;  // of the listener; 0: it is not watched
+  Acceptor acceptor_;
   std::vector<Line> lines_;
   std::unique_ptr<Task> task_;
 };

@@ -40,11 +40,11 @@ PeerListener::PeerListener(Loop& loop, NodeContext& context, std::string token, 
       loop_(loop),
       context_(context),
       token_(std::move(token)),
-      listener_(std::move(listener)),
-      handlers_(std::move(handlers)) {}
+      handlers_(std::move(handlers)),
+      acceptor_(loop, std::move(listener), [this](std::unique_ptr<Stream> stream) { adopt(std::move(stream)); }) {}
 
 void PeerListener::open() {
-  loop_.watch(listener_->handle(), kRead, [this](const Ready&) { accept_all(); });
+  acceptor_.start();
   close_silent();
 }
 
@@ -58,14 +58,6 @@ void PeerListener::close_silent() {
     return silent;
   });
   context_.after(context_.deadlines.silence / 2, [this] { close_silent(); });
-}
-
-void PeerListener::accept_all() {
-  for (;;) {
-    auto accepted = listener_->try_accept();
-    if (!accepted || *accepted == nullptr) return;
-    adopt(std::move(*accepted));
-  }
 }
 
 void PeerListener::adopt(std::unique_ptr<Stream> accepted) {

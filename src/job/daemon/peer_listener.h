@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "job/daemon/acceptor.h"
 #include "job/daemon/connection.h"
 #include "job/daemon/node_context.h"
 #include "job/transport/messages.h"
@@ -48,7 +49,6 @@ class PeerListener {
   void adopt(std::unique_ptr<Stream> accepted);  // one that was accepted
 
  private:
-  void accept_all();
   void on_frame(const ConnectionHandle& connection, const Frame& frame);
   void on_hello(const ConnectionHandle& connection, const Frame& frame);
   void on_link_frame(NodeId node, const ConnectionHandle& connection, const Frame& frame);
@@ -58,7 +58,6 @@ class PeerListener {
   Loop& loop_;
   NodeContext& context_;
   const std::string token_;
-  const std::unique_ptr<Listener> listener_;
   Handlers handlers_;
   struct Peer {
     std::optional<NodeId> node;             // whose link it is; nullopt: none, or not welcomed yet
@@ -67,6 +66,7 @@ class PeerListener {
   };
   std::map<ConnectionHandle, Peer> connections_;
   std::map<NodeId, std::weak_ptr<Connection>> links_;  // the newest of each node
+  Acceptor acceptor_;
 };
 
 }  // namespace pawl::job

@@ -23,14 +23,14 @@ Trainers::Trainers(Loop& loop, std::uint32_t place_count, std::string job, std::
                    Handlers handlers)
     : loop_(loop),
       job_(std::move(job)),
-      listener_(std::move(listener)),
       handlers_(std::move(handlers)),
-      places_(place_count) {
+      places_(place_count),
+      acceptor_(loop, std::move(listener), [this](std::unique_ptr<Stream> stream) { accept(std::move(stream)); }) {
   for (std::uint32_t i = 0; i < place_count; ++i) places_[i].index = i;
 }
 
 void Trainers::open() {
-  loop_.watch(listener_->handle(), kRead, [this](const Ready&) { accept_all(); });
+  acceptor_.start();
 }
 
 Trainers::~Trainers() {
@@ -124,27 +124,23 @@ void Trainers::stop(TrainerProcess& place) {
   if (place.shared.event) place.shared.event->raise();
 }
 
-void Trainers::accept_all() {
-  for (;;) {
-    auto accepted = listener_->try_accept();
-    if (!accepted || *accepted == nullptr) return;
-    const auto credentials = (*accepted)->peer_credentials();
-    const bool ours =
-        credentials && (credentials->uid == loop_.environment().processes.own_user() || credentials->uid == 0);
-    if (!ours) continue;  // hang up
-    auto self = std::make_shared<std::weak_ptr<Connection>>();
-    auto connection = Connection::make(loop_, std::move(*accepted),
-                                       {.on_frame =
-                                            [this, self](Frame& frame) {
-                                              if (auto c = self->lock()) on_first_frame(c, frame);
-                                            },
-                                        .on_close =
-                                            [this, self](const Error&) {
-                                              if (auto c = self->lock()) strangers_.erase(c.get());
-                                            }});
-    *self = connection;
-    strangers_[connection.get()] = connection;
-  }
+void Trainers::accept(std::unique_ptr<Stream> stream) {
+  const auto credentials = stream->peer_credentials();
+  const bool ours =
+      credentials && (credentials->uid == loop_.environment().processes.own_user() || credentials->uid == 0);
+  if (!ours) return;  // hang up
+  auto self = std::make_shared<std::weak_ptr<Connection>>();
+  auto connection = Connection::make(loop_, std::move(stream),
+                                     {.on_frame =
+                                          [this, self](Frame& frame) {
+                                            if (auto c = self->lock()) on_first_frame(c, frame);
+                                          },
+                                      .on_close =
+                                          [this, self](const Error&) {
+                                            if (auto c = self->lock()) strangers_.erase(c.get());
+                                          }});
+  *self = connection;
+  strangers_[connection.get()] = connection;
 }
 
 void Trainers::on_first_frame(const std::shared_ptr<Connection>& connection, Frame& frame) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "env/shared_memory.h"
+#include "job/daemon/acceptor.h"
 #include "job/daemon/connection.h"
 #include "job/daemon/loop.h"
 #include "job/recovery/local_trainer.h"
@@ -159,7 +160,7 @@ class Trainers {
  private:
   void answer_frame(TrainerProcess& place, MessageKind waiting_kind, Frame answer, std::span<const int> fds);
   void answer_rendezvous_frame(TrainerProcess& place, const Frame& answer);
-  void accept_all();
+  void accept(std::unique_ptr<Stream> stream);
   void on_first_frame(const std::shared_ptr<Connection>& connection, Frame& frame);
   void attach(const std::shared_ptr<Connection>& connection, Frame& frame);
   [[nodiscard]] Status make_page(TrainerProcess& place);
@@ -169,10 +170,10 @@ class Trainers {
 
   Loop& loop_;
   std::string job_;
-  const std::unique_ptr<Listener> listener_;
   Handlers handlers_;
   std::vector<TrainerProcess> places_;
   std::map<Connection*, std::shared_ptr<Connection>> strangers_;  // have not said who they are
+  Acceptor acceptor_;
   std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
 };
 
