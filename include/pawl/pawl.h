@@ -212,8 +212,10 @@ typedef struct pawl_tensor {
   pawl_placement placement;
   pawl_lifetime lifetime;
   void* data; /* the box, contiguous and row-major: the trainer's own memory, kept until pawl_detach or a rebind */
+  /* Bit i: the box, and every byte of it, is equal on all ranks along axis i of the mesh. Of stable tensors only. Where a
+   * rank's own copies are damaged or gone, its bytes are then also read from those ranks; what is known of its own sums proves them. */
+  uint64_t equal_axes;
   /* For later versions. Not supported yet: must be 0 or NULL, else PAWL_INVALID names the field. */
-  uint64_t equal_axes;              /* bit i: the box is equal on all ranks along axis i of the mesh */
   const char* unit;                 /* part of the model that is protected as one: "layers.3", "layers.3.experts.5" */
   uint32_t logical_dimension_count; /* of the two lists below */
   const uint64_t* logical_shape;    /* the tensor's shape in the model, where `shape` is flattened or permuted */

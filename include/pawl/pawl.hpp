@@ -149,6 +149,8 @@ struct TensorOptions {
   std::uint32_t mesh = 0;  // from mesh_add; the first mesh is 0
   Shape begin;             // where this rank's box begins, in elements; empty: at 0
   Shape size;              // extent of this rank's box, in elements; empty: up to the end of the tensor
+  std::uint64_t equal_axes =
+      0;  // bit i: every byte of the box is equal on all ranks along axis i of the mesh; stable only
 };
 
 [[nodiscard]] inline TensorOptions replicated(std::string role, Lifetime lifetime = Lifetime::stable) {
@@ -243,6 +245,7 @@ class Trainer {
     tensor.placement = static_cast<pawl_placement>(options.placement);
     tensor.lifetime = static_cast<pawl_lifetime>(options.lifetime);
     tensor.data = data;
+    tensor.equal_axes = options.equal_axes;
     std::uint32_t unused = 0;
     return call([&] { return pawl_tensor_add(handle_, &tensor, id != nullptr ? id : &unused); });
   }

@@ -35,13 +35,18 @@ bool is_blob(const LayoutEntry& entry) {
   return entry.mesh == kNoMesh && entry.role == "blob";
 }
 
-Status check_entry(const LayoutEntry& entry, std::size_t mesh_count) {
+Status check_entry(const LayoutEntry& entry, const std::vector<Mesh>& meshes) {
   if (!is_captured(entry.dtype)) return Error{Code::invalid, text("elements of ", name_of(entry.dtype))};
-  if (!is_blob(entry) && entry.mesh >= mesh_count) return Error{Code::invalid, text("no mesh ", entry.mesh)};
+  if (!is_blob(entry) && entry.mesh >= meshes.size()) return Error{Code::invalid, text("no mesh ", entry.mesh)};
   if (entry.placement == TensorPlacement::replicate && entry.box != whole_box(entry.shape)) {
     return Error{Code::invalid,
                  text("replicated, but its box ", text_of(entry.box), " is not all of ", text_of(entry.shape))};
   }
+  if (entry.equal_axes == 0) return {};
+  if (entry.lifetime != Lifetime::stable)
+    return Error{Code::invalid, "equal along an axis, but not stable: only the seat itself can prove such state"};
+  if (is_blob(entry) || entry.equal_axes >> meshes[entry.mesh].axes.size() != 0)
+    return Error{Code::invalid, text("equal along axes ", entry.equal_axes, ", which its mesh has not got")};
   return {};
 }
 
@@ -51,6 +56,11 @@ std::string offset_text(std::uint64_t offset) {
 
 std::string mesh_text(std::uint32_t mesh) {
   return mesh == kNoMesh ? "-" : text(mesh);
+}
+
+// A column of its own, which entries that are declared equal along no axis have not got.
+std::string equal_text(const LayoutEntry& entry) {
+  return entry.equal_axes == 0 ? "" : text("\tequal ", entry.equal_axes);
 }
 
 void append_meshes(std::string& out, const SeatLayout& layout) {
@@ -116,7 +126,7 @@ std::optional<Enum> one_named(std::string_view name, std::initializer_list<Enum>
 
 Result<LayoutEntry> parse_entry(const Lines& lines) {
   const auto& columns = lines.columns();
-  if (columns.size() != 12) return lines.wrong(text(columns.size(), " columns, not 12"));
+  if (columns.size() != 12 && columns.size() != 13) return lines.wrong(text(columns.size(), " columns, not 12 or 13"));
   LayoutEntry entry;
   entry.name = columns[1];
   entry.role = columns[2];
@@ -134,6 +144,10 @@ Result<LayoutEntry> parse_entry(const Lines& lines) {
   if (!box) return lines.wrong(text(label_of(entry), ": ", box.error().what));
   entry.box = *box;
   if (columns[7] != "-" && !parse_number(columns[7], entry.mesh)) return lines.wrong("a mesh's index");
+  constexpr std::string_view kEqual = "equal ";
+  if (columns.size() == 13 &&
+      (!columns[12].starts_with(kEqual) || !parse_number(columns[12].substr(kEqual.size()), entry.equal_axes)))
+    return lines.wrong("the axes along which it is equal");
   return entry;  // columns 10 and 11 follow from the rest; parse_layout compares the whole text
 }
 
@@ -169,7 +183,7 @@ Result<std::uint32_t> LayoutBuilder::add(LayoutEntry entry) {
     return Error{Code::invalid, "a tensor's name or role is empty, longer than 512 bytes or not printable"};
   }
   if (layout_.entries.size() == kEntriesMax) return Error{Code::invalid, "more than 4194304 tensors"};
-  if (Status status = check_entry(entry, layout_.meshes.size()); !status) {
+  if (Status status = check_entry(entry, layout_.meshes); !status) {
     return std::move(status).error().within(label_of(entry));
   }
   Result<std::uint64_t> bytes = bytes_of(entry);
@@ -217,10 +231,10 @@ std::string text_of(const SeatLayout& layout) {
   std::string out = text(kFirstLine, layout.world, '\n');
   append_meshes(out, layout);
   for (const LayoutEntry& e : layout.entries) {
-    out +=
-        text("tensor\t", e.name, '\t', e.role, '\t', name_of(e.dtype), '\t', text_of(e.shape), '\t',
-             text_of(begin_of(e.box)), '\t', text_of(shape_of(e.box)), '\t', mesh_text(e.mesh), '\t',
-             name_of(e.placement), '\t', name_of(e.lifetime), '\t', offset_text(e.payload_offset), '\t', e.bytes, '\n');
+    out += text("tensor\t", e.name, '\t', e.role, '\t', name_of(e.dtype), '\t', text_of(e.shape), '\t',
+                text_of(begin_of(e.box)), '\t', text_of(shape_of(e.box)), '\t', mesh_text(e.mesh), '\t',
+                name_of(e.placement), '\t', name_of(e.lifetime), '\t', offset_text(e.payload_offset), '\t', e.bytes,
+                equal_text(e), '\n');
   }
   return out;
 }
@@ -272,7 +286,7 @@ std::string shared_text(const SeatLayout& layout) {
   for (const LayoutEntry& e : layout.entries) {
     if (e.placement != TensorPlacement::replicate) continue;
     out += text("tensor\t", e.name, '\t', e.role, '\t', text_of(e.shape), '\t', name_of(e.dtype), '\t',
-                name_of(e.lifetime), "\tmesh ", mesh_text(e.mesh), '\n');
+                name_of(e.lifetime), "\tmesh ", mesh_text(e.mesh), equal_text(e), '\n');
   }
   return out;
 }

@@ -42,6 +42,7 @@ struct LayoutEntry {
   std::uint32_t mesh = kNoMesh;
   TensorPlacement placement = TensorPlacement::replicate;
   Lifetime lifetime = Lifetime::stable;
+  std::uint64_t equal_axes = 0;  // bit i: the box and its bytes are equal along axis i of the mesh; of stable ones only
   std::uint64_t payload_offset = kNotCaptured;  // set by LayoutBuilder::build
   std::uint64_t bytes = 0;                      // of the box; set by LayoutBuilder::add
   bool operator==(const LayoutEntry&) const = default;

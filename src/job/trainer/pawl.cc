@@ -123,7 +123,6 @@ pawl_status check_answer(const void* answer, const CStruct& known) {
 
 // The field of a later version that this tensor sets; nullptr: none.
 const char* unsupported_field(const pawl_tensor& tensor) {
-  if (tensor.equal_axes != 0) return "equal_axes";
   if (tensor.unit != nullptr) return "unit";
   if (tensor.logical_dimension_count != 0) return "logical_dimension_count";
   if (tensor.logical_shape != nullptr) return "logical_shape";
@@ -161,6 +160,7 @@ Result<pawl::job::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   entry.mesh = tensor.mesh;
   entry.placement = static_cast<pawl::job::TensorPlacement>(tensor.placement);
   entry.lifetime = static_cast<pawl::job::Lifetime>(tensor.lifetime);
+  entry.equal_axes = tensor.equal_axes;
   return entry;
 }
 
