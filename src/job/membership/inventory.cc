@@ -16,6 +16,7 @@ constexpr std::string_view kEnd = "\nend";     // so that no part of a record is
 // A digest as text: base64 of a whole number, the highest digit first.
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 constexpr std::size_t kDigestDigits = 11;
+constexpr std::uint64_t kSeatsNamedMax = std::uint64_t{1} << 32;
 
 constexpr std::array<std::int8_t, 256> kValues = [] {
   std::array<std::int8_t, 256> values{};
@@ -85,6 +86,21 @@ bool continues(Slots arena, Slots next) {
          std::ranges::equal(arena, next, are_alike);
 }
 
+// Consecutive seats that are equal to the same ones in the same bytes.
+std::string row_of(std::span<const EqualOffer> offers) {
+  const EqualOffer& first = offers.front();
+  const Extent extent = first.state.extent;
+  std::string row =
+      text("\nequal ", first.seat, '-', offers.back().seat, ' ', first.seats.first, '+', first.seats.stride, '*',
+           first.seats.count, ' ', extent.begin, '-', extent.end == kStreamEnd ? "" : text(extent.end), ' ');
+  append_digest(row, first.state.digest);
+  return row;
+}
+
+bool continues(const EqualOffer& offer, const EqualOffer& next) {
+  return next.seats == offer.seats && next.state == offer.state && next.seat.value == offer.seat.value + 1;
+}
+
 std::string ranges_of(const std::vector<Seat>& seats) {
   std::string ranges;
   for (std::size_t i = 0; i < seats.size();) {
@@ -129,20 +145,20 @@ bool parse_life(std::string_view word, NodeLife& out) {
   return parse_number(node, out.node.value) && parse_number(word, out.incarnation.value);
 }
 
-// One that is written: a part, and not nothing.
 bool parse_extent(std::string_view word, Extent& out) {
   const std::size_t dash = word.find('-');
   if (dash == std::string_view::npos || !parse_number(word.substr(0, dash), out.begin)) return false;
   const std::string_view end = word.substr(dash + 1);
   if (!end.empty() && (!parse_number(end, out.end) || out.end == kStreamEnd)) return false;
-  return !out.is_empty() && !out.is_whole();
+  return !out.is_empty();
 }
 
 bool parse_slot(std::string_view word, InventoryItem& out) {
   out.state = word.ends_with(kDirty) ? SlotState::dirty : SlotState::sealed;
   if (out.state == SlotState::dirty) word.remove_suffix(kDirty.size());
   const std::size_t cut = word.find(':');
-  if (cut != std::string_view::npos && !parse_extent(word.substr(cut + 1), out.extent)) return false;
+  if (cut != std::string_view::npos && (!parse_extent(word.substr(cut + 1), out.extent) || out.extent.is_whole()))
+    return false;  // a whole one is not written
   word = word.substr(0, cut);
   const std::string_view generation = take(word, '.');
   return parse_id(generation, out.slot_generation, kGenerationMax) && parse_id(word, out.step, kStepMax);
@@ -208,13 +224,40 @@ Mistake read_row(SourceKind kind, std::string_view line, Inventory& out) {
   return "";
 }
 
+bool parse_along(std::string_view word, SeatsAlong& out) {
+  const std::string_view first = take(word, '+');
+  const std::string_view stride = take(word, '*');
+  if (!parse_number(first, out.first.value) || !parse_number(stride, out.stride) || !parse_number(word, out.count))
+    return false;
+  return out.stride > 0 && out.count > 1 &&
+         out.first.value + std::uint64_t{out.stride} * (out.count - 1) < kSeatsNamedMax;
+}
+
+Mistake read_equal(std::string_view line, Inventory& out) {
+  SeatsNamed seats;
+  if (!parse_seats(take(line, ' '), seats)) return "the seats are not FIRST-LAST";
+  EqualOffer offer;
+  if (!parse_along(take(line, ' '), offer.seats)) return "the equal seats are not FIRST+STRIDE*COUNT";
+  if (!parse_extent(take(line, ' '), offer.state.extent)) return "the bytes are not BEGIN-END";
+  if (!parse_digest(line, offer.state.digest)) return "what is equal is not a digest";
+  if (seats.count > kInventorySlotsMax - out.equal.size()) return "has too many seats";
+  for (std::size_t i = 0; i < seats.count; ++i) {
+    offer.seat = Seat(static_cast<std::uint32_t>(seats.first + i));
+    if (!offer.seats.has(offer.seat)) return "a seat is not one of those that it is equal to";
+    if (!out.equal.empty() && offer <= out.equal.back()) return "not in ascending order";
+    out.equal.push_back(offer);
+  }
+  return "";
+}
+
 Mistake read_line(std::string_view line, std::size_t number, Inventory& out) {
   if (line.ends_with(' ')) return "ends with a blank";
   if (number == 1) return read_head(line, out);
   const std::string_view word = take(line, ' ');
   if (word == "alive" && number == 2) return read_alive(line, out);
+  if (word == "equal") return read_equal(line, out);
   for (const SourceKind kind : {SourceKind::own_arena, SourceKind::replica})
-    if (word == name_of(kind)) return read_row(kind, line, out);
+    if (word == name_of(kind)) return out.equal.empty() ? read_row(kind, line, out) : "slots after what is equal";
   return "this version does not know it";
 }
 
@@ -235,6 +278,12 @@ std::string to_text(const Inventory& inventory) {
     row.push_back(arena);
   }
   if (!row.empty()) record += row_of(row);
+  std::vector<EqualOffer> offers = inventory.equal;
+  std::ranges::sort(offers);
+  for (std::size_t i = 0, end = 0; i < offers.size(); i = end) {
+    for (end = i + 1; end < offers.size() && continues(offers[end - 1], offers[end]);) ++end;
+    record += row_of(std::span(offers).subspan(i, end - i));
+  }
   return record += kEnd;
 }
 

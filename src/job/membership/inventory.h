@@ -6,9 +6,10 @@
 //   alive 96-103
 //   replica 88-95 2.41 2.42.dirty layout F5ny5h1mcsI
 //   own_arena 96-103 2.41 2.42 layout F5ny5h1mcsI
+//   equal 96-103 0+8*64 0-8589934592 Xk3b9q2LmPA
 //   end
 //
-// A slot that holds only a part of its stream says which: "replica 3-3 2.41:0-4096 layout ...". docs/protocol.md has the
+// The last row: these bytes of the own arenas of 96 to 103, each with 63 other seats, 8 apart, were declared equal. A slot that holds only a part of its stream says which: "replica 3-3 2.41:0-4096 layout ...". docs/protocol.md has the
 // grammar. Pure. Parsing refuses what it does not know (Code::corrupt, naming the line): another version, words missing or
 // too many, numbers out of range, slots that are not in order, text beyond kRecordBytesMax, more than kInventorySlotsMax
 // slots. It never aborts.
@@ -20,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "job/layout/equal_state.h"
 #include "job/layout/extent.h"
 #include "job/membership/job_state.h"
 
@@ -36,6 +38,14 @@ struct InventoryItem {
   auto operator<=>(const InventoryItem&) const = default;
 };
 
+// A part of the seat's own slots that was declared equal on others. Whether it is, only sums can tell.
+struct EqualOffer {
+  SeatsAlong seats;  // `seat` among them
+  EqualExtent state;
+  Seat seat;
+  auto operator<=>(const EqualOffer&) const = default;
+};
+
 // reports/<generation>/inventory/<node>
 struct Inventory {
   NodeLife life;
@@ -44,6 +54,7 @@ struct Inventory {
   std::vector<InventoryItem> items;
   std::vector<Seat> trainers_alive;  // seats here whose trainer process lives
   std::uint64_t frozen_wall_ms = 0;
+  std::vector<EqualOffer> equal = {};  // of seats with own slots here
   bool operator==(const Inventory&) const = default;
 };
 

@@ -31,6 +31,10 @@ Inventory full_inventory() {
                      {Seat(4294967295), kReplica, Generation(3), Step(41), SlotState::sealed, 5}};
   inventory.trainers_alive = {Seat(3), Seat(4), Seat(9)};
   inventory.frozen_wall_ms = kHuge;
+  inventory.equal = {{{Seat(0), 1, 4}, {{0, 4096}, kHuge}, Seat(2)},
+                     {{Seat(0), 1, 4}, {{0, 4096}, kHuge}, Seat(3)},
+                     {{Seat(0), 1, 4}, {{8192, kStreamEnd}, 1}, Seat(3)},
+                     {{Seat(1), 2, 2147483648u}, {{0, kStreamEnd}, 0}, Seat(4294967295)}};
   return inventory;
 }
 
@@ -80,11 +84,32 @@ TEST(Inventory, IsWrittenLikeThis) {
             "alive 3-4 9-9\n"
             "own_arena 2-2 0.0 layout AAAAAAAAAAB\n"
             "replica 2-3 3.41 layout P__________AAAAAAAAAAA\n"
+            "equal 2-3 0+1*4 0-4096 P__________\n"
+            "equal 3-3 0+1*4 8192- AAAAAAAAAAB\n"
+            "equal 4294967295-4294967295 1+2*2147483648 0- AAAAAAAAAAA\n"
             "end");
   const Inventory full = full_inventory();
   inventory.items = {full.items.begin() + 6, full.items.begin() + 9};
   EXPECT_NE(to_text(inventory).find("replica 10-10 3.41:0-4096 3.41:8192- layout"), std::string::npos);
   EXPECT_NE(to_text(inventory).find("replica 11-11 3.41:0-18446744073709551614.dirty layout"), std::string::npos);
+}
+
+TEST(Inventory, WhatIsEqualIsNamedAsItIsWritten) {
+  const auto with = [](std::string_view rows) {
+    return text("inventory 2 12.17 generation 4 committed 41 frozen_ms 99\n", rows, "\nend");
+  };
+  EXPECT_TRUE(parse_inventory(with("equal 2-3 0+1*4 0-4096 AAAAAAAAAAA")));
+  for (const auto& [row, why] :
+       {std::pair("equal 2 0+1*4 0-4096 AAAAAAAAAAA", "FIRST-LAST"),
+        std::pair("equal 2-3 0+0*4 0-4096 AAAAAAAAAAA", "STRIDE"),
+        std::pair("equal 2-3 0+1*1 0-4096 AAAAAAAAAAA", "STRIDE"),
+        std::pair("equal 2-3 4294967295+1*2 0-4096 AAAAAAAAAAA", "STRIDE"),
+        std::pair("equal 2-3 0+1*4 4096-4096 AAAAAAAAAAA", "BEGIN-END"),
+        std::pair("equal 2-3 0+1*4 0-4096 AAAA", "a digest"),
+        std::pair("equal 2-4 0+1*4 0-4096 AAAAAAAAAAA", "not one of those"),
+        std::pair("equal 2-3 0+1*4 0-4096 AAAAAAAAAAA\nequal 2-3 0+1*4 0-4096 AAAAAAAAAAA", "ascending"),
+        std::pair("equal 2-3 0+1*4 0-4096 AAAAAAAAAAA\nown_arena 2-2 1.1 layout AAAAAAAAAAA", "slots after")})
+    expect_corrupt(with(row), why);
 }
 
 TEST(Inventory, OfEightSeatsHas400BytesAtMost) {

@@ -30,7 +30,7 @@ constexpr std::array<const char*, 0> kNames{};
 template <>
 constexpr std::array kNames<JobPhase>{"forming", "restoring", "running", "quiescing", "finished", "failed"};
 template <>
-constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica", "storage"};
+constexpr std::array kNames<SourceKind>{"nothing", "own_arena", "replica", "storage", "path"};
 template <>
 constexpr std::array kNames<FaultKind>{"none",
                                        "node_lost",
@@ -100,6 +100,7 @@ struct SourceCell {
   SourceKind kind = SourceKind::nothing;
   std::optional<NodeLife> from;  // none: the node where each of the row's seats sits; of storage, nobody
   Extent extent;
+  Seat of = {};  // of a path
   bool operator==(const SourceCell&) const = default;
 };
 struct SourceRow {  // of the next `seats` seats, of each all of these
@@ -139,7 +140,7 @@ void columns(Io& io, Row& r) {
 }
 template <class Io, Is<SourceCell> Row>
 void columns(Io& io, Row& r) {
-  io(r.kind), io(r.from), io.unless_whole(r.extent);
+  io(r.kind), io(r.from), io.place_of(r);
 }
 template <class Io, Is<SeatRange> Row>
 void columns(Io& io, Row& r) {
@@ -169,7 +170,7 @@ using JobRecordView = JobRecordOf<const JobState&>;  // what is written: a state
 template <class Io, Is<Struck> Record>
 void fields(Io& io, Record& r) {
   io("at", r.at), io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
-  io.unless_default("extent", r.extent);
+  io.unless_default("extent", r.extent), io.unless_default("of", r.of);
 }
 template <class Io, Is<Cause> Record>
 void fields(Io& io, Record& r) {
@@ -215,8 +216,9 @@ struct Writer {
     void operator()(const Value& value) {
       list.push_back(encode(value));
     }
-    void unless_whole(Extent extent) {  // the last column
-      if (!extent.is_whole()) (*this)(extent);
+    void place_of(const SourceCell& cell) {  // the last ones: of a path its seat; the extent unless it is whole
+      if (cell.kind == SourceKind::path) (*this)(cell.of);
+      if (!cell.extent.is_whole()) (*this)(cell.extent);
     }
     void unless_alone(const RowDomains& domains) {  // the last one or two: the second where it is another
       if (domains == RowDomains()) return;
@@ -344,8 +346,9 @@ class Reader {
       reader.path_.resize(length);
       ++next;
     }
-    void unless_whole(Extent& extent) {
-      if (next < source.size()) (*this)(extent);
+    void place_of(SourceCell& cell) {
+      if (cell.kind == SourceKind::path) (*this)(cell.of);
+      if (next < source.size()) (*this)(cell.extent);
     }
     void unless_alone(RowDomains& domains) {
       if (next == source.size()) return;
@@ -507,6 +510,7 @@ void check_sources(Reader& reader, const std::vector<SourceRow>& rows) {
     for (const SourceCell& source : rows[i].sources) {
       if (source.kind == SourceKind::storage && source.from)
         reader.fail(text("sources[", i, "]: storage is at no node"));
+      if (source.of.value >= kSeatsMax) reader.fail(text("sources[", i, "]: a path's seat is out of range"));
       if (std::ranges::count(rows[i].sources, source) > 1) reader.fail(text("sources[", i, "]: one of them twice"));
       extents.push_back(source.extent);
     }
@@ -600,7 +604,7 @@ SourceRow row_of(const JobState& state, std::span<const Source> sources) {
     const bool is_here = seat < state.seats.size() && source.from == state.seats[seat].life;
     const bool is_nowhere = source.kind == SourceKind::storage;
     row.sources.push_back(
-        {source.kind, is_here || is_nowhere ? std::nullopt : std::optional(source.from), source.extent});
+        {source.kind, is_here || is_nowhere ? std::nullopt : std::optional(source.from), source.extent, source.of});
   }
   return row;
 }
@@ -641,7 +645,7 @@ JobState state_of(JobRecord record, std::vector<Member> seats) {
       for (const SourceCell& source : row.sources) {
         const NodeLife here = source.kind == SourceKind::storage ? NodeLife{} : state.seats[seat.value].life;
         state.sources.push_back(
-            {seat, source.kind, source.from.value_or(here), row.slot_generation, row.step, source.extent});
+            {seat, source.kind, source.from.value_or(here), row.slot_generation, row.step, source.extent, source.of});
       }
   for (const SeatRange& range : record.restart)
     for (std::uint32_t i = 0; i < range.seats; ++i) state.restart.emplace_back(range.first.value + i);

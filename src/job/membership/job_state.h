@@ -24,7 +24,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 7;
+inline constexpr std::uint32_t kProtocolVersion = 8;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
@@ -83,10 +83,10 @@ struct Member {  // who sits where
 enum class JobPhase : std::uint8_t { forming, restoring, running, quiescing, finished, failed };
 
 // Where a seat's state may lie: in a node's memory; or, without any node that lives, in storage, from which nothing is read
-// yet: whoever is to read it refuses.
-enum class SourceKind : std::uint8_t { nothing, own_arena, replica, storage };
+// yet: whoever is to read it refuses. A path is the own arena of another seat, which was declared to have the same bytes.
+enum class SourceKind : std::uint8_t { nothing, own_arena, replica, storage, path };
 [[nodiscard]] constexpr bool is_in_memory(SourceKind kind) {
-  return kind == SourceKind::own_arena || kind == SourceKind::replica;
+  return kind == SourceKind::own_arena || kind == SourceKind::replica || kind == SourceKind::path;
 }
 
 // Where an extent of a seat's stream, its state of the resume step, is read from.
@@ -97,6 +97,7 @@ struct Source {
   Generation slot_generation;
   Step step;
   Extent extent = {};
+  Seat of = {};  // of a path: whose own arena it is
   bool operator==(const Source&) const = default;
 };
 
@@ -108,6 +109,7 @@ struct Struck {
   Generation slot_generation;
   Step step;
   Extent extent = {};
+  Seat of = {};  // of a path: whose own arena differs from what `seat` had. It may be right about itself
   bool operator==(const Struck&) const = default;
 };
 

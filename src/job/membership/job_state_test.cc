@@ -37,7 +37,8 @@ JobState full_state() {
   state.evicted = {life(1, 9)};
   state.departed = {life(2, 3), life(1, 4)};
   state.struck = {{life(0, 17), Seat(1), SourceKind::replica, Generation(2), Step(40)},
-                  {life(4, 18), Seat(1), SourceKind::replica, Generation(2), Step(40), {4096, 8192}}};
+                  {life(4, 18), Seat(1), SourceKind::replica, Generation(2), Step(40), {4096, 8192}},
+                  {life(4, 18), Seat(1), SourceKind::path, Generation(2), Step(40), {}, Seat(7)}};
   state.lineage = {{Generation(1), Step(0)}, {Generation(3), Step(40)}};
   state.ran = Generation(3);
   state.committed = Step(41);
@@ -45,6 +46,8 @@ JobState full_state() {
   state.sources = {{Seat(0), SourceKind::own_arena, life(0, 17), Generation(2), Step(40)},
                    {Seat(1), SourceKind::replica, life(0, 17), Generation(2), Step(40), {0, 8192}},
                    {Seat(1), SourceKind::replica, life(4, 18), Generation(2), Step(40), {4096, kStreamEnd}},
+                   {Seat(1), SourceKind::path, life(4, 18), Generation(2), Step(40), {8192, 12288}, Seat(0)},
+                   {Seat(1), SourceKind::path, life(4, 18), Generation(2), Step(40), {}, Seat(2)},
                    {Seat(1), SourceKind::storage, {}, Generation(2), Step(40)}};
   state.restart = {Seat(1)};
   state.plan_digest = kHuge;
@@ -450,7 +453,7 @@ TEST(JobState, AMistakeIsNamedByItsField) {
   expect_corrupt(parse_job_state(replaced(state, "[\"storage\",null]", "[\"storage\",[4,18]]")),
                  "storage is at no node");
   expect_corrupt(parse_job_state(replaced(state, "[\"storage\",null]", "[\"tape\",null]")),
-                 "sources[1][3][2][0]: unknown: 'tape'");
+                 "sources[1][3][4][0]: unknown: 'tape'");
   const auto extent = [&](std::string_view from, std::string_view to, std::string_view why) {
     expect_corrupt(parse_job_state(replaced(state, from, to)), why);
   };
@@ -480,6 +483,7 @@ TEST(JobState, AMistakeIsNamedByItsField) {
   odd = full_state();
   odd.sources.pop_back();
   EXPECT_TRUE(parse_job_state(to_json(odd)));
+  odd.sources.pop_back();  // the path that has all of it
   odd.sources[1].extent.end = 4095;
   expect_corrupt(parse_job_state(to_json(odd)), "sources[1]: they don't have the whole stream");
   odd = large_state();

@@ -392,7 +392,8 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
     for (const Source& other : sources_of(state.sources, source.seat))
       if (!is_gone(other)) left.push_back(other.extent);
     if (!holes_in(left).empty())
-      struck.push_back({source.from, source.seat, source.kind, source.slot_generation, source.step, source.extent});
+      struck.push_back(
+          {source.from, source.seat, source.kind, source.slot_generation, source.step, source.extent, source.of});
   }
   return struck;
 }

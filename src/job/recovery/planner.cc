@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "job/recovery/lineage.h"
 #include "job/recovery/members.h"
+#include "job/recovery/paths.h"
 #include "job/redundancy/placement.h"
 
 namespace pawl::job {
@@ -21,6 +22,9 @@ struct Candidate {
   bool lingering = false;
   bool whole = true;  // all of the seat's stream may be read there
   const InventoryItem* item = nullptr;
+  Seat seat = {};              // whose state: that of the item, or another one with equal bytes
+  std::uint32_t distance = 0;  // of a path
+  [[nodiscard]] bool is_path() const { return seat != item->seat; }
 };
 struct Part {
   Candidate at;
@@ -61,8 +65,8 @@ bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
 // lineage are the same state: the later generation went on from that step or a greater one.
 bool nearer(const Candidate& a, const Candidate& b) {
   const auto rank = [](const Candidate& c) {
-    return std::tuple(c.unreached, c.lingering, c.item->kind != SourceKind::own_arena, c.at,
-                      ~c.item->slot_generation.value);
+    const int kind = c.item->kind != SourceKind::own_arena ? 2 : c.is_path() ? 1 : 0;
+    return std::tuple(c.unreached, c.lingering, kind, c.distance, c.at, c.item->seat, ~c.item->slot_generation.value);
   };
   if (const auto order = rank(a) <=> rank(b); order != 0) return order < 0;
   return a.item->layout_digest < b.item->layout_digest;
@@ -82,7 +86,8 @@ bool belong_together(const InventoryItem& a, const InventoryItem& b) {
 }
 
 struct StepSources {
-  // index = seat. The nearest whole copy; or, where there is none, the nearest of the parts that are whole together.
+  // index = seat. The nearest whole copy; where there is none, the nearest of the parts that are whole together, also with
+  // those of other paths; where nothing of the seat's own is left, the nearest path that is equal in all.
   std::vector<Candidate> nearest;
   std::vector<std::uint32_t> whole_copies = {};  // index = seat
   std::vector<bool> lacks = {};  // index as in Promised::at: a copy of which nothing whole is there, at nodes that live
@@ -94,25 +99,59 @@ using Steps = std::map<Step, StepSources, std::greater<>>;
 
 Part part_at(const PlanInput& input, NodeLife at, const InventoryItem& item, Extent extent) {
   return {{at, contains(input.unreached, Unreached{item.seat, at}), contains(input.lingering, at), extent.is_whole(),
-           &item},
+           &item, item.seat},
           extent};
 }
 
-// The nearest of those that have the whole stream together; none: no such do.
-std::optional<Candidate> nearest_together(Parts parts) {
+Parts paths_of(const PlanInput& input, const Paths& paths, Seat seat, Step step, Generation generation) {
+  Parts parts;
+  for (const PathPart& path : paths.of(seat, step, generation, input.struck)) {
+    Part part = part_at(input, path.at, *path.item, path.extent);
+    part.at.unreached = contains(input.unreached, Unreached{seat, path.at});
+    part.at.seat = seat;
+    part.at.distance = path.distance;
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+// Of the seat's own parts the nearest of those that have the whole stream together, also with what lies on other paths;
+// none: no such do.
+template <class PathsOf>
+std::optional<Candidate> nearest_together(Parts parts, PathsOf paths_at) {
   std::map<Together, Extents> together;
   for (const Part& part : parts) together[together_of(*part.at.item)].push_back(part.extent);
+  for (auto& [one, extents] : together)
+    if (!holes_in(extents).empty())
+      for (const Part& path : paths_at(one.first)) extents.push_back(path.extent);
   std::erase_if(together, [](const auto& each) { return !holes_in(each.second).empty(); });
   std::erase_if(parts, [&](const Part& part) { return !together.contains(together_of(*part.at.item)); });
   const auto nearest = std::ranges::min_element(parts, part_is_nearer);
   return nearest != parts.end() ? std::optional(nearest->at) : std::nullopt;
 }
 
-void join_parts(StepSources& step) {
-  for (const auto& [seat, parts] : step.parts) {
-    Candidate& best = step.nearest[seat.value];
+// Nothing of the seat's own is left, not even sums: the nearest slot that was declared equal in every byte.
+std::optional<Candidate> nearest_path(const PlanInput& input, const Paths& paths, Seat seat, Step step) {
+  for (const Generation generation : paths.generations_of(seat, step)) {
+    Parts parts = paths_of(input, paths, seat, step, generation);
+    std::erase_if(parts, [](const Part& part) { return !part.extent.is_whole(); });
+    const auto nearest = std::ranges::min_element(parts, part_is_nearer);
+    if (nearest != parts.end()) return nearest->at;
+  }
+  return std::nullopt;
+}
+
+void join_parts(const PlanInput& input, const Paths& paths, Step number, StepSources& step) {
+  for (std::uint32_t i = 0; i < input.seat_count && step.covered < input.seat_count; ++i) {
+    Candidate& best = step.nearest[i];
     if (best.item != nullptr) continue;
-    const std::optional<Candidate> nearest = nearest_together(parts);
+    const Seat seat(i);
+    std::optional<Candidate> nearest;
+    if (const auto parts = step.parts.find(seat); parts != step.parts.end())
+      nearest = nearest_together(
+          parts->second, [&](Generation generation) { return paths_of(input, paths, seat, number, generation); });
+    else
+      nearest = nearest_path(input, paths, seat, number);
     if (!nearest) continue;
     best = *nearest;
     ++step.covered;
@@ -121,6 +160,18 @@ void join_parts(StepSources& step) {
 
 std::string place_of(NodeLife at, SourceKind kind) {
   return text(kind == SourceKind::own_arena ? "own copy" : "replica", " at node ", at.node);
+}
+
+// What lies on other paths.
+Paths all_paths(const PlanInput& input) {
+  Paths paths;
+  for (const Inventory& inventory : input.inventories) {
+    if (inventory.equal.empty() || contains(input.evicted, inventory.life)) continue;
+    for (const InventoryItem& item : inventory.items)
+      if (is_usable(input, item)) paths.add(inventory, item);
+  }
+  paths.finish();
+  return paths;
 }
 
 // Where copies are promised: [seat * each] the own arena's node, then the holders, nearest first.
@@ -191,7 +242,7 @@ StepSources& sources_at(Steps& steps, const PlanInput& input, const Promised& pr
   return sources;
 }
 
-Steps sound_sources(const PlanInput& input, const Promised& promised) {
+Steps sound_sources(const PlanInput& input, const Promised& promised, const Paths& paths) {
   Steps steps;
   for (const Inventory& inventory : input.inventories) {
     if (contains(input.evicted, inventory.life)) continue;
@@ -200,7 +251,7 @@ Steps sound_sources(const PlanInput& input, const Promised& promised) {
         add(sources_at(steps, input, promised, item.step), promised, part_at(input, inventory.life, item, part));
       });
   }
-  for (auto& [step, sources] : steps) join_parts(sources);
+  for (auto& [step, sources] : steps) join_parts(input, paths, step, sources);
   return steps;
 }
 
@@ -333,7 +384,18 @@ std::string why_not(const PlanInput& input, const Inventory& inventory, Seat sea
   return held;
 }
 
-std::string lost_sentence(const PlanInput& input, const Inventories& inventories, Seat seat, Step step) {
+// What other paths have of it is not enough.
+std::string part_on_paths(const PlanInput& input, const Paths& paths, Seat seat, Step step) {
+  for (const Generation generation : paths.generations_of(seat, step)) {
+    Extents extents;
+    for (const PathPart& part : paths.of(seat, step, generation, input.struck)) extents.push_back(part.extent);
+    if (!extents.empty()) return text("other paths: only ", to_text(joined_extents(extents)));
+  }
+  return {};
+}
+
+std::string lost_sentence(const PlanInput& input, const Paths& paths, const Inventories& inventories, Seat seat,
+                          Step step) {
   std::string places;
   const auto add = [&places](std::string_view place) { places += text(places.empty() ? "" : "; ", place); };
   const auto add_kind = [&](SourceKind kind, std::string_view name) {
@@ -356,6 +418,7 @@ std::string lost_sentence(const PlanInput& input, const Inventories& inventories
     }
   }
   if (!add_kind(SourceKind::replica, "replica")) add("replica: in no survivor's memory");
+  if (const std::string part = part_on_paths(input, paths, seat, step); !part.empty()) add(part);
   std::string gone;
   for (const NodeLife& life : input.evicted)
     if (!seated || life != owner) gone += text(gone.empty() ? "evicted besides: node " : ",", life.node);
@@ -377,31 +440,31 @@ Step nearly_whole(const Steps& steps, Step committed) {
 }
 
 // Each seat without a source of `step`.
-std::vector<std::string> lost_at(const PlanInput& input, const Steps& steps, Step step) {
+std::vector<std::string> lost_at(const PlanInput& input, const Paths& paths, const Steps& steps, Step step) {
   const Inventories inventories = sorted_inventories(input);
   std::vector<std::string> lost;
   const auto found = steps.find(step);
   for (std::uint32_t seat = 0; seat < input.seat_count; ++seat)
     if (found == steps.end() || found->second.nearest[seat].item == nullptr)
-      lost.push_back(lost_sentence(input, inventories, Seat(seat), step));
+      lost.push_back(lost_sentence(input, paths, inventories, Seat(seat), step));
   return lost;
 }
 
 // Where a seat's state lies in its own arena, where the seat is, nothing else is ever read.
 bool needs_others(const PlanInput& input, const Candidate& nearest) {
-  const std::size_t seat = nearest.item->seat.value;
-  return nearest.item->kind != SourceKind::own_arena || !nearest.whole || seat >= input.seats.size() ||
-         input.seats[seat].life != nearest.at;
+  const std::size_t seat = nearest.seat.value;
+  return nearest.is_path() || nearest.item->kind != SourceKind::own_arena || !nearest.whole ||
+         seat >= input.seats.size() || input.seats[seat].life != nearest.at;
 }
 
 // Of the seats that need others, all from which the state can be read.
-std::map<Seat, Parts> all_sources(const PlanInput& input, Step step, const StepSources& chosen) {
+std::map<Seat, Parts> all_sources(const PlanInput& input, const Paths& paths, Step step, const StepSources& chosen) {
   std::map<Seat, Parts> all;
   std::vector<bool> needs(input.seat_count);
   for (const Candidate& nearest : chosen.nearest)
     if (needs_others(input, nearest)) {
-      all[nearest.item->seat] = {};
-      needs[nearest.item->seat.value] = true;
+      all[nearest.seat] = {};
+      needs[nearest.seat.value] = true;
     }
   if (all.empty()) return all;
   for (const Inventory& inventory : input.inventories) {
@@ -413,11 +476,19 @@ std::map<Seat, Parts> all_sources(const PlanInput& input, Step step, const StepS
                       [&](Extent extent) { all[item.seat].push_back(part_at(input, inventory.life, item, extent)); });
     }
   }
+  for (auto& [seat, parts] : all) {
+    const Candidate& nearest = chosen.nearest[seat.value];
+    for (const Part& path : paths_of(input, paths, seat, step, nearest.item->slot_generation))
+      if (!nearest.is_path() || (path.extent.is_whole() && belong_together(*nearest.item, *path.at.item)))
+        parts.push_back(path);
+  }
   return all;
 }
 
 Source source_at(const Candidate& candidate, Extent extent) {
   const InventoryItem& item = *candidate.item;
+  if (candidate.is_path())
+    return {candidate.seat, SourceKind::path, candidate.at, item.slot_generation, item.step, extent, item.seat};
   return {item.seat, item.kind, candidate.at, item.slot_generation, item.step, extent};
 }
 
@@ -427,20 +498,24 @@ void keep_what_is_needed(Parts& parts) {
   ExtentUnion had;
   Parts kept;
   Parts others;
-  for (const Part& part : parts) (had.add(part.extent) ? kept : others).push_back(part);
+  // Its own first: without their sums nothing of a path is proven.
+  for (const bool of_paths : {false, true})
+    for (const Part& part : parts)
+      if (part.at.is_path() == of_paths) (had.add(part.extent) ? kept : others).push_back(part);
+  std::ranges::stable_sort(others, {}, [](const Part& part) { return part.at.is_path(); });
   for (std::size_t i = 0; i < others.size() && kept.size() < kSourcesMax; ++i) kept.push_back(others[i]);
   std::ranges::sort(kept, part_is_nearer);
   parts = std::move(kept);
 }
 
 // By seats, of each the nearest first.
-std::vector<Source> sources_of(const PlanInput& input, Step step, const StepSources& chosen) {
-  std::map<Seat, Parts> all = all_sources(input, step, chosen);
+std::vector<Source> sources_of(const PlanInput& input, const Paths& paths, Step step, const StepSources& chosen) {
+  std::map<Seat, Parts> all = all_sources(input, paths, step, chosen);
   std::vector<Source> sources;
   sources.reserve(chosen.nearest.size());
   auto next = all.begin();  // by seats, as they are
   for (const Candidate& nearest : chosen.nearest) {
-    if (next == all.end() || next->first != nearest.item->seat) {
+    if (next == all.end() || next->first != nearest.seat) {
       sources.push_back(source_at(nearest, {}));
       continue;
     }
@@ -457,18 +532,23 @@ std::vector<Source> sources_of(const PlanInput& input, Step step, const StepSour
 // Sound copies of a chosen step whose layout is not that of the chosen copy.
 std::vector<std::string> other_layouts(const PlanInput& input, Step step, const StepSources& chosen) {
   std::vector<std::string> notes;
-  if (chosen.layouts_alike) return notes;
   for (const Inventory& inventory : input.inventories) {
+    if (chosen.layouts_alike) break;
     if (contains(input.evicted, inventory.life)) continue;
     for (const InventoryItem& item : inventory.items) {
       if (item.step != step || !is_sound(input, inventory.life, item)) continue;
       const Candidate& used = chosen.nearest[item.seat.value];
-      if (used.item->layout_digest != item.layout_digest)
+      if (!used.is_path() && used.item->layout_digest != item.layout_digest)
         notes.push_back(text("seat ", item.seat, ": ", place_of(inventory.life, item.kind),
                              " has another layout than the ", place_of(used.at, used.item->kind), " at step ", step,
                              ", which is used"));
     }
   }
+  for (const Candidate& used : chosen.nearest)
+    if (used.is_path())
+      notes.push_back(text("seat ", used.seat, ": nothing of its own is left of step ", step,
+                           ", so it goes on from what seat ", used.item->seat, " at node ", used.at.node,
+                           " has, which was declared equal"));
   std::sort(notes.begin(), notes.end());
   return notes;
 }
@@ -484,16 +564,17 @@ Plan plan_restore(const PlanInput& input) {
   Step floor = plan.committed;
   if (!input.lineage.empty()) floor = std::max(floor, input.lineage.back().resume);
   const Promised promised = promised_copies(input);
-  const Steps steps = sound_sources(input, promised);  // the greatest first
+  const Paths paths = all_paths(input);
+  const Steps steps = sound_sources(input, promised, paths);  // the greatest first
   plan.resume = choose_resume(input, promised, steps, floor);
   if (const auto chosen = steps.find(plan.resume); chosen != steps.end()) {
-    plan.sources = sources_of(input, plan.resume, chosen->second);
+    plan.sources = sources_of(input, paths, plan.resume, chosen->second);
     if (input.replica_count > 0) plan.single_copies = single_copies(input, chosen->second);
     plan.notes = other_layouts(input, plan.resume, chosen->second);
   }
   const bool nothing_ever = plan.committed == Step(0) && steps.empty();
   if (plan.resume < plan.committed || (plan.resume == Step(0) && !nothing_ever))
-    plan.lost = lost_at(input, steps, nearly_whole(steps, plan.committed));
+    plan.lost = lost_at(input, paths, steps, nearly_whole(steps, plan.committed));
   return plan;
 }
 
@@ -541,6 +622,7 @@ std::uint64_t digest_of(std::span<const Source> sources, Step resume) {
     mix(source.step.value);
     mix(source.extent.begin);
     mix(source.extent.end);
+    if (source.kind == SourceKind::path) mix(source.of.value);
   }
   return digest;
 }

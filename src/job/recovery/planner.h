@@ -4,7 +4,10 @@
 // that is whole, but the greatest that is also kept as well as what it replaces:
 //
 //   whole(X)    every seat has sources of X that have its whole stream together: sealed, of the lineage, not struck out,
-//               at members that are not evicted. Those of a seat are of one slot generation and one layout.
+//               at members that are not evicted. Those of a seat are of one slot generation and one layout. Other seats' own
+//               slots of that generation are sources of what was declared equal (paths.h). They make a seat whole together
+//               with any part of its own, which has the sums that prove them; or alone, where nothing of its own is left
+//               and all was declared equal: then the reason says so.
 //   lacking(X)  of the copies that the placement promises (the own slot, and k replicas along the ring), at members
 //               that are not evicted, the bytes of which there are no sources of X there.
 //   floor       the greatest step that is known to be committed, or from which this recovery already decided to go on
@@ -16,7 +19,7 @@
 // have survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest
 // whole step: going on is better than stopping.
 //
-// Sources in order of nearness: own arena on a living member, then replicas, then those at lingering nodes (decide.h);
+// Sources in order of nearness: own arena on a living member, then paths, then replicas, then those at lingering nodes (decide.h);
 // those that the seat's node could not reach come after all others. A seat whose state lies in its own arena has that
 // one; any other has all, so that they can be read side by side, and one that fails is no reason to plan anew. This is
 // the one place that knows. Pure.

@@ -1,0 +1,60 @@
+// Paths: the own slots of other seats whose bytes were declared equal to a seat's own, as sources of the planner.
+//
+// A seat's replicas are few and chosen; its data-parallel paths are many, and have its bytes anyway. Whether they are equal
+// is not asked here: whoever reads them compares sums (job/daemon/fetch.h), and strikes a path that differs for that seat only.
+// Pure.
+#pragma once
+
+#include <map>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "job/membership/inventory.h"
+#include "job/membership/job_state.h"
+
+namespace pawl::job {
+
+inline constexpr std::uint32_t kPathsMax = 4;  // of a seat; as many as a fetch has streams
+
+// Own slots that were declared equal on the same seats, in the order of their seats.
+struct EqualSlots {
+  NodeLife at;
+  const InventoryItem* item = nullptr;  // an own slot that is a source for its own seat
+  std::vector<const EqualOffer*> offers;
+};
+
+struct PathPart {
+  NodeLife at;
+  const InventoryItem* item = nullptr;  // of the other seat
+  Extent extent;                        // of both seats' streams
+  std::uint32_t distance = 0;  // seats of the group in between, so that seats that need paths take different ones
+};
+
+class Paths {
+ public:
+  // `item` lies at a node that may be read from; inventory and item outlive this.
+  void add(const Inventory& inventory, const InventoryItem& item);
+  void finish();  // after the last one; nothing is found before
+  [[nodiscard]] bool empty() const { return slots_.empty(); }
+  // Of at most kPathsMax other seats, the next in the group first: what `seat` can read there at that step and generation,
+  // without what was struck out for it, or for the other seat itself.
+  [[nodiscard]] std::vector<PathPart> of(Seat seat, Step step, Generation generation,
+                                         std::span<const Struck> struck) const;
+  // Slot generations in which any path of the seat has the step, the latest first.
+  [[nodiscard]] std::vector<Generation> generations_of(Seat seat, Step step) const;
+
+ private:
+  struct Key {
+    Step step;
+    Generation generation;
+    SeatsAlong seats;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, std::vector<EqualSlots>> slots_;
+  std::map<Step, std::set<std::pair<Generation, std::pair<std::uint32_t, std::uint32_t>>>> shapes_;  // stride and count
+  std::map<const Inventory*, std::map<Seat, std::vector<const EqualOffer*>>> offers_;
+};
+
+}  // namespace pawl::job
