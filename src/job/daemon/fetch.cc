@@ -82,6 +82,20 @@ std::optional<BucketsBadMessage> wrong_in(const Slot& slot, BucketRange range) {
   return bad;
 }
 
+bool is_a_path(const FetchFromPlace& place) {
+  return place.source.kind == SourceKind::path;
+}
+
+// Those that the source has in whole.
+BucketRange whole_buckets(const FetchFromPlace& place, const Slot& slot, std::uint64_t bucket_bytes) {
+  const std::uint64_t all = slot.buckets().size();
+  if (!is_a_path(place)) return {0, static_cast<std::uint32_t>(all)};
+  const Extent extent = place.source.extent;
+  const std::uint64_t first = std::min(all, (extent.begin + bucket_bytes - 1) / bucket_bytes);
+  const std::uint64_t end = extent.end == kStreamEnd ? all : std::min(all, extent.end / bucket_bytes);
+  return {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(std::max(first, end) - first)};
+}
+
 // How many streams a slot of so many bytes is worth.
 std::size_t streams_for(std::uint64_t bytes, const FetchSizes& sizes) {
   return bytes > sizes.one_stream_bytes_max ? kFetchStreamsMax : 1;
@@ -101,6 +115,8 @@ FetchRanges ranges_of(const ArenaSpec& spec, const std::vector<FetchFromPlace>& 
 
 Fetch::Fetch(Options options)
     : options_(std::move(options)),
+      has_own_(!std::ranges::all_of(options_.sources, is_a_path)),
+      has_paths_(std::ranges::any_of(options_.sources, is_a_path)),
       changed_(options_.context.environment->tasks.make_condition()),
       places_(options_.sources.size()) {}
 
@@ -184,6 +200,7 @@ std::optional<std::size_t> Fetch::pick_source() {
   };
   for (std::size_t i = 0; i < places_.size() && !over_ && !ended_; ++i) {
     if (places_[i].failed || (filling_ && !filling_->ranges.may_give(i))) continue;
+    if (is_a_path(options_.sources[i]) && !may_use_paths()) continue;
     if (!best || is_better(places_[i], places_[*best])) best = i;
   }
   if (best) {
@@ -314,15 +331,25 @@ Error Fetch::why_lost() const {
   return failed != places_.end() ? *failed->failed : Error{Code::io, "its sources don't have all of it"};
 }
 
+// Under the mutex: what a slot of the seat's own says of its sums is known, or it has none.
+bool Fetch::may_use_paths() const {
+  return !has_own_ || (filling_ && !filling_->sums.empty());
+}
+
+// Under the mutex.
+bool Fetch::is_lost() const {
+  bool all_failed = true;
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    if (!is_a_path(options_.sources[i]) || may_use_paths()) all_failed = all_failed && places_[i].failed.has_value();
+  return all_failed || (filling_ && filling_->ranges.any_lost());
+}
+
 // What is missing can't come from anywhere any more.
 void Fetch::finish_if_lost() {
   Status status;
   {
     std::lock_guard lock(mutex_);
-    const bool lost = filling_
-                          ? filling_->ranges.any_lost()
-                          : std::ranges::all_of(places_, [](const Place& place) { return place.failed.has_value(); });
-    if (!lost) return;
+    if (!is_lost()) return;
     status = why_lost();
   }
   finish(std::move(status));
@@ -352,16 +379,21 @@ Status Fetch::talk(Stream& stream, std::size_t lane, std::size_t source) {
   PAWL_ASSIGN(Frame welcome, receive_frame(stream, deadline()));
   if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
   if (!is_open()) PAWL_TRY(open_slot(stream, source));
+  if (has_paths_) PAWL_TRY(prove_by_sums(stream, source));
+  start_other_lanes();
   if (!may_touch()) return ended_error();
   Status received = receive_ranges(stream, lane, source);
   options_.context.workers->finish();
   return received;
 }
 
-Result<Frame> Fetch::ask(Stream& stream, std::size_t source, BucketRange range, bool prove) {
+Result<Frame> Fetch::ask(Stream& stream, std::size_t source, BucketRange range, Asked what) {
   const Source& from = options_.sources[source].source;
-  const FetchFrom kind = from.kind == SourceKind::own_arena ? FetchFrom::own : FetchFrom::replica;
-  const FetchMessage message{from.seat, kind, from.slot_generation, from.step, prove, range.first, range.count};
+  const FetchFrom kind = from.kind == SourceKind::replica ? FetchFrom::replica : FetchFrom::own;
+  const Seat seat = is_a_path(options_.sources[source]) ? from.of : from.seat;
+  const bool prove = what == Asked::proven_bytes;
+  const FetchMessage message{seat,  kind,        from.slot_generation, from.step,
+                             prove, range.first, range.count,          what == Asked::sums};
   PAWL_TRY(send_frame(stream, frame_of(message), deadline()));
   const std::uint64_t proven = std::uint64_t{range.count} * (filling_ ? filling_->shape.bucket_bytes : 0);
   return receive_frame(stream, deadline(prove ? proven : 0));
@@ -376,7 +408,7 @@ Result<SlotBeginMessage> Fetch::begin_in(const Frame& answer) const {
 }
 
 Status Fetch::open_slot(Stream& stream, std::size_t source) {
-  PAWL_ASSIGN(Frame answer, ask(stream, source, {}, false));
+  PAWL_ASSIGN(Frame answer, ask(stream, source, {}, Asked::bytes));
   PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));
   PAWL_ASSIGN(const ArenaSpec spec,
               spec_of(begin.shape, begin.layout, options_.hello.job, first().seat, ArenaKind::own));
@@ -399,8 +431,65 @@ Status Fetch::open_slot(Stream& stream, std::size_t source) {
   }
   if (options_.on_filling) options_.on_filling();
   finish_if_lost();
-  for (std::size_t lane = 1; lane < streams_for(begin.shape.payload_bytes, options_.context.fetch_sizes); ++lane)
-    start_lane();
+  return {};
+}
+
+void Fetch::start_other_lanes() {
+  std::size_t lanes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(has_lanes_, true)) return;
+    lanes = streams_for(filling_->shape.payload_bytes, options_.context.fetch_sizes);
+  }
+  for (std::size_t lane = 1; lane < lanes; ++lane) start_lane();
+}
+
+// --- Proving paths
+
+Result<std::vector<std::uint32_t>> Fetch::sums_at(Stream& stream, std::size_t source) {
+  const BucketRange range = whole_buckets(options_.sources[source], filling_->slot, filling_->shape.bucket_bytes);
+  std::vector<std::uint32_t> sums(range.count);
+  if (sums.empty()) return sums;
+  PAWL_ASSIGN(const Frame answer, ask(stream, source, range, Asked::sums));
+  PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));
+  if (begin.shape.bucket_bytes != filling_->shape.bucket_bytes)
+    return Error{Code::invalid, "its buckets are of another size"};
+  PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(sums)), deadline(sums.size() * sizeof(sums[0]))));
+  return sums;
+}
+
+// The first that tells sums says what is right. It is of the seat's own, if the seat has any slot left.
+Status Fetch::prove_by_sums(Stream& stream, std::size_t source) {
+  const auto is_known = [&] { return !filling_->sums.empty(); };
+  {
+    std::lock_guard lock(mutex_);
+    if (is_a_path(options_.sources[source]) ? places_[source].is_proven : is_known()) return {};
+  }
+  PAWL_ASSIGN(std::vector<std::uint32_t> sums, sums_at(stream, source));
+  const BucketRange range = whole_buckets(options_.sources[source], filling_->slot, filling_->shape.bucket_bytes);
+  std::optional<std::uint32_t> differs;
+  std::size_t other = source;
+  {
+    std::lock_guard lock(mutex_);
+    places_[source].is_proven = true;
+    if (!is_known() && range.count == filling_->slot.buckets().size()) {
+      filling_->sums = std::move(sums);
+      filling_->sums_from = source;
+      return {};
+    }
+    for (std::uint32_t i = 0; i < range.count && !differs; ++i)
+      if (sums[i] != filling_->sums[range.first + i]) differs = range.first + i;
+    other = filling_->sums_from;
+  }
+  if (!differs) return {};
+  const Source& here = options_.sources[source].source;
+  const Source& there = options_.sources[other].source;
+  const std::string why =
+      text("bucket ", *differs, " at seat ", here.of, " (node ", here.from.node, ") is not that of ",
+           is_a_path(options_.sources[other]) ? text("seat ", there.of) : text("seat ", here.seat, "'s own"), " (node ",
+           there.from.node, "), though they were declared equal");
+  strike(source, here.extent, why);
+  if (is_a_path(options_.sources[other])) strike(other, there.extent, why);  // nobody can tell which one is right
   return {};
 }
 
@@ -447,7 +536,8 @@ void Fetch::hasten_others(std::size_t source) {
 }
 
 Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source, BucketRange range) {
-  PAWL_ASSIGN(Frame answer, ask(stream, source, range, must_prove(source, range)));
+  const Asked what = must_prove(source, range) ? Asked::proven_bytes : Asked::bytes;
+  PAWL_ASSIGN(Frame answer, ask(stream, source, range, what));
   if (is<BucketsBadMessage>(answer)) {
     PAWL_ASSIGN(const BucketsBadMessage bad, message_in<BucketsBadMessage>(answer));
     if (bad.count == 0 || bad.first < range.first || bad.first + std::uint64_t{bad.count} > range.first + range.count)
@@ -456,10 +546,10 @@ Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source
     return {};
   }
   PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));
-  if (!(begin.shape == filling_->shape))
+  if (!is_a_path(options_.sources[source]) && !(begin.shape == filling_->shape))
     return Error{Code::invalid, text("node ", options_.sources[source].source.from.node, " has it in another layout")};
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    if (Status received = receive_bucket(stream, i); !received) {
+    if (Status received = receive_bucket(stream, source, i); !received) {
       if (received.error().code != Code::corrupt) return received;
       came_damaged(source, i, received.error());
       return Error{Code::stale, received.error().what};  // asked again, over another connection
@@ -473,11 +563,13 @@ Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source
   return {};
 }
 
-Status Fetch::receive_bucket(Stream& stream, std::uint32_t index) {
+Status Fetch::receive_bucket(Stream& stream, std::size_t source, std::uint32_t index) {
   const std::span<std::byte> bytes = filling_->slot.bucket(index);
   std::uint32_t sum = 0;
   const Deadline by = deadline(bytes.size());
   PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), by));
+  if (is_a_path(options_.sources[source]) && sum != filling_->sums[index])
+    return Error{Code::invalid, text("bucket ", index, " is not the one whose sum it told before")};
   PAWL_TRY(stream.receive_all(bytes, by));
   if (crc32c(bytes) != sum) return Error{Code::corrupt, text("bucket ", index, ": checksum differs")};
   filling_->slot.bucket_done(index, sum, first().slot_generation, first().step);
@@ -560,8 +652,8 @@ Status FetchServer::answer(const FetchMessage& asked) {
   }
   const BucketRange range{asked.first_bucket, asked.bucket_count};
   if (std::uint64_t{range.first} + range.count > slot.buckets().size())
-    return Error{Code::corrupt,
-                 text("asked for bucket ", range.first, " and ", range.count, " more, of ", slot.buckets().size())};
+    return refuse({Code::not_found, text("bucket ", range.first, " and ", range.count, " more were asked for, of ",
+                                         slot.buckets().size())});
   if (const std::optional<BucketsBadMessage> bad = asked.prove ? wrong_in(slot, range) : std::nullopt) {
     options_.on_wrong(kind, asked.seat, {asked.slot_generation, asked.step});
     return send_frame(*stream_, frame_of(*bad));
@@ -570,7 +662,13 @@ Status FetchServer::answer(const FetchMessage& asked) {
   const std::string layout = range.count == 0 ? spec.layout : "";  // who asks for buckets has it
   PAWL_TRY(send_frame(
       *stream_, frame_of(SlotBeginMessage{asked.slot_generation, asked.step, slot.samples(), shape_of(spec), layout})));
-  return send_buckets(slot, range);
+  return asked.sums ? send_sums(slot, range) : send_buckets(slot, range);
+}
+
+Status FetchServer::send_sums(const Slot& slot, BucketRange range) {
+  std::vector<std::uint32_t> sums;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) sums.push_back(slot.buckets()[i].crc32c);
+  return stream_->send_all({std::as_bytes(std::span(sums))}, Deadline::never());
 }
 
 Status FetchServer::send_buckets(const Slot& slot, BucketRange range) {

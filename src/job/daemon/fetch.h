@@ -5,7 +5,9 @@
 // others, gives what it has not sent yet back to them. Buckets become ready in any order.
 // Every bucket is verified where it landed. One that is wrong proves nothing against the source: it may have been damaged
 // on the way, or here. The range is asked for again, and the source then proves its buckets in its own memory first; only
-// its own word strikes it out, in that extent. A connection on which nothing comes for long is made anew: the link may be
+// its own word strikes it out, in that extent. A path, another seat's slot that was declared equal, gives nothing before its
+// sums are found equal to those that a slot of the seat's own has; where they differ, it is struck out for this seat. Where the
+// seat has no slot left, paths have to agree among themselves. A connection on which nothing comes for long is made anew: the link may be
 // cut, or only that connection. Runs in tasks of its own; the slots at both ends are frozen meanwhile. end() never waits:
 // a task that does not touch memory then never will, and one that does is counted (StreamContext::workers) until it has
 // stopped. So an arena that is still being made, or a connection, holds up no further recovery.
@@ -36,7 +38,7 @@ struct FetchFromPlace {
 };
 
 [[nodiscard]] inline Struck struck_of(const Source& source, Extent extent) {
-  return {source.from, source.seat, source.kind, source.slot_generation, source.step, extent};
+  return {source.from, source.seat, source.kind, source.slot_generation, source.step, extent, source.of};
 }
 
 // How it ended. `corrupt`: the sources themselves say that they haven't got all of it, or not right: strike out `struck`.
@@ -74,6 +76,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     std::size_t streams = 0;                    // at it now
     std::size_t struck = 0;                     // ranges
     std::optional<Error> failed = {};           // it is asked no more
+    bool is_proven = false;                     // of a path: its sums are those of the slot
   };
   struct Lane {  // a task, and its connection
     Stream* stream = nullptr;
@@ -86,8 +89,10 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     Slot slot;
     ArenaShape shape;
     FetchRanges ranges;
-    bool is_sealing = false;  // by one of the lanes
-    int hastened = 0;         // lanes that had to give back what they had taken
+    std::vector<std::uint32_t> sums = {};  // of all buckets, for paths; empty: not known yet
+    std::size_t sums_from = 0;             // which source
+    bool is_sealing = false;               // by one of the lanes
+    int hastened = 0;                      // lanes that had to give back what they had taken
   };
   explicit Fetch(Options options);
   [[nodiscard]] const Source& first() const { return options_.sources.front().source; }
@@ -97,12 +102,18 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   [[nodiscard]] std::optional<std::size_t> pick_source();
   [[nodiscard]] Status attempt(std::size_t lane, std::size_t source);
   [[nodiscard]] Status talk(Stream& stream, std::size_t lane, std::size_t source);
-  [[nodiscard]] Result<Frame> ask(Stream& stream, std::size_t source, BucketRange range, bool prove);
+  enum class Asked : std::uint8_t { bytes, proven_bytes, sums };
+  [[nodiscard]] Result<Frame> ask(Stream& stream, std::size_t source, BucketRange range, Asked what);
   [[nodiscard]] Result<SlotBeginMessage> begin_in(const Frame& answer) const;  // of the step that is fetched
   [[nodiscard]] Status open_slot(Stream& stream, std::size_t source);
+  void start_other_lanes();
+  [[nodiscard]] bool may_use_paths() const;
+  [[nodiscard]] bool is_lost() const;
+  [[nodiscard]] Result<std::vector<std::uint32_t>> sums_at(Stream& stream, std::size_t source);
+  [[nodiscard]] Status prove_by_sums(Stream& stream, std::size_t source);
   [[nodiscard]] Status receive_ranges(Stream& stream, std::size_t lane, std::size_t source);
   [[nodiscard]] Status receive_range(Stream& stream, std::size_t lane, std::size_t source, BucketRange range);
-  [[nodiscard]] Status receive_bucket(Stream& stream, std::uint32_t index);
+  [[nodiscard]] Status receive_bucket(Stream& stream, std::size_t source, std::uint32_t index);
   [[nodiscard]] std::optional<BucketRange> take(std::size_t lane, std::size_t source);
   void hasten_others(std::size_t source);
   void bucket_done(std::size_t lane, std::size_t source, std::uint32_t index);
@@ -122,6 +133,8 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   [[nodiscard]] bool may_touch();                                  // then workers->finish() has to follow
   [[nodiscard]] Deadline deadline(std::uint64_t bytes = 0) const;  // for what comes next, which takes that many to make
   Options options_;
+  const bool has_own_;  // sources that are no paths
+  const bool has_paths_;
   const std::unique_ptr<Condition> changed_;
   std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;  // over all that follows
@@ -131,6 +144,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   std::vector<Place> places_;
   std::vector<Lane> lanes_;
   std::optional<Filling> filling_;
+  bool has_lanes_ = false;  // all that the slot is worth
   std::vector<Struck> struck_;
   std::string why_struck_;
   FetchState state_;
@@ -155,6 +169,7 @@ class FetchServer : public std::enable_shared_from_this<FetchServer> {
   [[nodiscard]] Status serve();
   [[nodiscard]] Status answer(const FetchMessage& asked);
   [[nodiscard]] Status send_buckets(const Slot& slot, BucketRange range);
+  [[nodiscard]] Status send_sums(const Slot& slot, BucketRange range);
   [[nodiscard]] Status refuse(const Error& why);
   Options options_;
   std::unique_ptr<Stream> stream_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "job/daemon/test_wire.h"
 
@@ -205,6 +206,135 @@ void say_damaged_slot(PeerEnd& source) {
   say_slot_bucket(source, kStep, 0);
   say_slot_bucket(source, kStep, 1, true);
   EXPECT_TRUE(source.is_closed());
+}
+
+// --- From another path
+
+constexpr Seat kOther(9);
+
+FetchFromPlace path_at(int port, Extent extent = {0, 8192}, Seat of = kOther) {
+  return {{kSeat, SourceKind::path, {NodeId(static_cast<std::uint32_t>(port)), {}}, kSlotGeneration, kStep, extent, of},
+          text("127.0.0.1:", port)};
+}
+
+// The next request, which is for these buckets of that seat's slot.
+void expect_request(PeerEnd& source, Seat seat, FetchFrom from, BucketRange range, bool sums) {
+  const auto asked = source.next<FetchMessage>();
+  EXPECT_EQ(asked.seat, seat);
+  EXPECT_EQ(asked.from, from);
+  EXPECT_EQ(asked.sums, sums);
+  EXPECT_EQ((BucketRange{asked.first_bucket, asked.bucket_count}), range);
+}
+
+// `differs`: the bucket whose sum is another one.
+void tell_sums(PeerEnd& source, BucketRange range, std::optional<std::uint32_t> differs = {}) {
+  say_range_begin(source, kSlotGeneration, kStep, kSeat);
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    const std::uint32_t sum = crc32c(bucket_bytes(kStep, i, test_bucket_bytes(i))) ^ (differs == i ? 1 : 0);
+    source.say_bytes(std::as_bytes(std::span(&sum, 1)));
+  }
+}
+
+class FetchesFromPaths : public Fetches {
+ protected:
+  // The one own source, which lacks the first bucket, tells its sums and then what it has.
+  void serve_own_part() {
+    own.emplace(welcome());
+    say_slot_begin(*own, kSlotGeneration, kStep, kSeat);
+    expect_request(*own, kSeat, FetchFrom::replica, {0, 3}, true);
+    tell_sums(*own, {0, 3});
+    expect_request(*own, kSeat, FetchFrom::replica, {1, 2}, false);
+    say_buckets(*own, {1, 2});
+  }
+  PeerEnd welcome_path(BucketRange sums) {
+    PeerEnd path = accept();
+    path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
+    expect_request(path, kOther, FetchFrom::own, sums, true);
+    return path;
+  }
+  std::optional<PeerEnd> own;
+};
+
+TEST_F(FetchesFromPaths, WhatTheSeatsOwnCopyLacksComesFromAPathWithEqualSums) {
+  start({path_at(8), at(7, {4096, kStreamEnd})});
+  serve_own_part();
+  PeerEnd path = welcome_path({0, 2});
+  tell_sums(path, {0, 2});
+  expect_request(path, kOther, FetchFrom::own, {0, 1}, false);
+  say_buckets(path, {0, 1});
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value()) << outcome.error().what;
+  EXPECT_EQ(result.bytes_from, (std::vector<std::uint64_t>{4096, kTestPayloadBytes - 4096}));
+  EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
+}
+
+TEST_F(FetchesFromPaths, APathWhoseSumsDifferIsStruckForThisSeatAndNotRead) {
+  start({path_at(8), at(7, {4096, kStreamEnd})});
+  serve_own_part();
+  PeerEnd path = welcome_path({0, 2});
+  tell_sums(path, {0, 2}, 1);
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::corrupt);
+  EXPECT_EQ(result.struck, std::vector{struck_of(path_at(8).source, {0, 8192})});
+  EXPECT_EQ(result.struck.front().of, kOther);
+  EXPECT_FALSE(fetched());
+}
+
+TEST_F(FetchesFromPaths, APathThatSendsAnotherBucketThanItToldIsAskedNoMore) {
+  start({path_at(8), at(7, {4096, kStreamEnd})});
+  serve_own_part();
+  PeerEnd path = welcome_path({0, 2});
+  tell_sums(path, {0, 2});
+  expect_request(path, kOther, FetchFrom::own, {0, 1}, false);
+  say_range_begin(path, kSlotGeneration, kStep, kSeat);
+  say_slot_bucket(path, kStep, 1);
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::invalid);
+  EXPECT_FALSE(fetched());
+}
+
+TEST_F(FetchesFromPaths, WithoutSumsOfItsOwnNoPathIsRead) {
+  start({path_at(8, {}), at(7)});
+  PeerEnd gone = welcome();
+  gone.say(PeerRefusedMessage{PeerRefusal::missing, "no sealed slot"});
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::corrupt);
+  EXPECT_FALSE(fetched());
+}
+
+TEST_F(FetchesFromPaths, WhereNothingIsLeftOfTheSeatAPathThatIsEqualInAllGivesAll) {
+  start({path_at(8, {})});
+  PeerEnd path = accept();
+  path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
+  expect_request(path, kOther, FetchFrom::own, {}, false);
+  say_slot_begin(path, kSlotGeneration, kStep, kSeat);
+  expect_request(path, kOther, FetchFrom::own, {0, 3}, true);
+  tell_sums(path, {0, 3});
+  expect_request(path, kOther, FetchFrom::own, {0, 3}, false);
+  say_buckets(path, {0, 3});
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value()) << outcome.error().what;
+  EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
+}
+
+TEST_F(FetchesFromPaths, PathsThatDisagreeProveNothingAndBothAreStruck) {
+  start({path_at(8, {}), path_at(6, {}, Seat(4))});
+  {
+    PeerEnd path = accept();
+    path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
+    expect_request(path, kOther, FetchFrom::own, {}, false);
+    say_slot_begin(path, kSlotGeneration, kStep, kSeat);
+    expect_request(path, kOther, FetchFrom::own, {0, 3}, true);
+    tell_sums(path, {0, 3});
+  }
+  PeerEnd path = accept();
+  path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
+  expect_request(path, Seat(4), FetchFrom::own, {0, 3}, true);
+  tell_sums(path, {0, 3}, 2);
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::corrupt);
+  EXPECT_EQ(result.struck.size(), 2u);
+  EXPECT_FALSE(fetched());
 }
 
 TEST_F(Fetches, ASourceThatFindsItsOwnBytesWrongIsStruckOut) {
@@ -669,7 +799,7 @@ TEST_F(Serves, NoSlotThatIsNotSealedOrIsOfAnotherArena) {
 TEST_F(Serves, NoBucketsThatAreNotThere) {
   capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
   ask(FetchFrom::replica, false, {2, 0xffffffff});
-  EXPECT_TRUE(asker.is_closed());
+  EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing) << "as of a path that is shorter";
 }
 
 TEST_F(Serves, NotTheReplicaWhereTheOwnArenaIsAskedFor) {

@@ -169,6 +169,7 @@ void Generations::put_inventory() {
   inventory.generation = generation;
   inventory.committed = parts_.pages.known_committed(parts_.progress.progress());
   inventory.items = parts_.memory.inventory();
+  inventory.equal = parts_.memory.equal_offers();
   inventory.frozen_wall_ms = static_cast<std::uint64_t>(context.clock->wall() / 1ms);
   for (const TrainerProcess& trainer : parts_.trainers.places())
     if (trainer.seat && trainer.pid != 0 && !trainer.dying) inventory.trainers_alive.push_back(*trainer.seat);

@@ -14,10 +14,13 @@ using Json = nlohmann::json;
 
 namespace {
 
-bool have_all(const std::vector<FetchFromPlace>& places) {
+// All of the stream, and, if the seat has any slot of its own left, one that proves what comes from paths.
+bool have_all(const std::vector<FetchFromPlace>& places, std::span<const Source> sources) {
   Extents extents;
   for (const FetchFromPlace& place : places) extents.push_back(place.source.extent);
-  return holes_in(extents).empty();
+  const auto is_path = [](const Source& source) { return source.kind == SourceKind::path; };
+  const bool has_own = std::ranges::any_of(places, [&](const FetchFromPlace& place) { return !is_path(place.source); });
+  return holes_in(extents).empty() && (has_own || std::ranges::all_of(sources, is_path));
 }
 
 }  // namespace
@@ -83,7 +86,7 @@ void Imports::start_waiting() {
   std::vector<Seat> waiting;
   for (const Seat seat : waiting_) {
     std::vector<FetchFromPlace> places = places_of(seat);
-    if (may_copy(seat) || !have_all(places)) {
+    if (may_copy(seat) || !have_all(places, sources_of(context_.mirror.state().sources, seat))) {
       waiting.push_back(seat);
     } else {
       start(std::move(places));

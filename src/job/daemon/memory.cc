@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "job/layout/equal_state.h"
+#include "job/layout/seat_layout.h"
 #include "job/recovery/decide.h"
 
 namespace pawl::job {
@@ -24,6 +26,15 @@ ArenaKind arena_kind(SourceKind kind) {
 
 void freeze(const Arena& arena) {
   for (std::uint32_t i = 0; i < arena.slot_count(); ++i) arena.slot(i).freeze();
+}
+
+std::vector<EqualOffer> offers_in(const ArenaSpec& spec) {
+  std::vector<EqualOffer> offers;
+  const auto layout = parse_layout(spec.layout);
+  if (!layout || spec.seat.value >= layout->world) return offers;
+  for (const EqualState& state : equal_state_of(*layout, spec.seat))
+    for (const EqualExtent& extent : state.extents) offers.push_back({state.seats, extent, spec.seat});
+  return offers;
 }
 
 }  // namespace
@@ -115,6 +126,7 @@ void Memory::freeze_all() {
 
 void Memory::empty_struck(std::span<const Struck> struck, NodeLife self) {
   for (const Struck& wrong : struck) {
+    if (wrong.kind == SourceKind::path) continue;  // it is wrong for another seat; its own may be right
     if (wrong.at == self && !wrong.extent.is_whole()) {
       note_wrong(arena_kind(wrong.kind), wrong.seat, {wrong.slot_generation, wrong.step});
       continue;
@@ -158,6 +170,19 @@ std::vector<InventoryItem> Memory::inventory() const {
                        held->arena.spec().layout_digest});
     }
   return items;
+}
+
+std::vector<EqualOffer> Memory::equal_offers() {
+  std::vector<EqualOffer> all;
+  for (const auto& [key, held] : arenas_) {
+    if (key.first != ArenaKind::own) continue;
+    const ArenaSpec& spec = held->arena.spec();
+    const auto [known, is_new] = offers_.try_emplace(key.second);
+    if (is_new || known->second.layout_digest != spec.layout_digest)
+      known->second = {spec.layout_digest, offers_in(spec)};
+    all.insert(all.end(), known->second.offers.begin(), known->second.offers.end());
+  }
+  return all;
 }
 
 std::uint64_t Memory::bytes() const {

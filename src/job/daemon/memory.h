@@ -73,6 +73,8 @@ class Memory {
   // At `running`: what is sealed, in the lineage and right stays, all else of generations before this one becomes empty.
   void unfreeze_all(std::span<const LineageEntry> lineage, Generation running);
   [[nodiscard]] std::vector<InventoryItem> inventory() const;
+  // What the layouts of own arenas declare equal on other seats. Cost: a layout is read once.
+  [[nodiscard]] std::vector<EqualOffer> equal_offers();
   [[nodiscard]] std::uint64_t bytes() const;                                    // of arenas
   [[nodiscard]] std::uint64_t ready_bytes() const;                              // of segments for arenas to come
   [[nodiscard]] std::uint64_t own_bytes_max() const { return own_bytes_max_; }  // of the largest own arena; any thread
@@ -82,6 +84,11 @@ class Memory {
   using Key = std::pair<ArenaKind, Seat>;
   SharedMemory& shared_;
   std::map<Key, ArenaHandle> arenas_;
+  struct Offers {
+    std::uint64_t layout_digest = 0;
+    std::vector<EqualOffer> offers;
+  };
+  std::map<Seat, Offers> offers_;  // of own arenas, as last asked
   void note_own_bytes();
   [[nodiscard]] Result<ReadySegment> segment_for(const ArenaSpec& spec) const;
   Keeper keeper_;

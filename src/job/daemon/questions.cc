@@ -119,6 +119,7 @@ std::string Questions::inventory_json() const {
   inventory.generation = parts_.context.mirror.generation();
   inventory.committed = hooks_.progress().committed;
   inventory.items = parts_.memory.inventory();
+  inventory.equal = parts_.memory.equal_offers();
   return Json{{"inventory", to_text(inventory)}}.dump();
 }
 

@@ -1,10 +1,13 @@
 #include "job/daemon/seats.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <optional>
 
 #include "base/digest.h"
 #include "base/log.h"
+#include "job/layout/equal_state.h"
 #include "job/layout/seat_layout.h"
 #include "job/redundancy/memory_plan.h"
 #include "pawl/pawl.h"
@@ -33,6 +36,36 @@ std::vector<std::string> shared_differences(const std::string& first, const std:
   if (!a) return {"seat 0's layout: " + a.error().what};
   if (!b) return {"this seat's layout: " + b.error().what};
   return first_differences(shared_text(*a), shared_text(*b));
+}
+
+std::vector<GroupShare> shares_in(const std::string& layout, Seat seat) {
+  std::vector<GroupShare> shares;
+  const auto parsed = parse_layout(layout);
+  if (!parsed || seat.value >= parsed->world) return shares;
+  for (const EqualState& state : equal_state_of(*parsed, seat))
+    shares.push_back({state.group, seat, state.bytes, state.digest});
+  return shares;
+}
+
+// The first seat of a group that comes puts its share there; the others read it.
+RendezvousRequest about_share(const GroupShare& share, Generation generation) {
+  RendezvousRequest request;
+  request.op = RendezvousOp::compare_set;
+  request.key = text("pawl/equal/", generation, '/', share.group);
+  request.value = text(share.seat, ' ', share.bytes, ' ', share.digest);
+  return request;
+}
+
+std::optional<GroupShare> share_in(const std::string& group, std::string_view value) {
+  GroupShare share{group, {}, 0, 0};
+  const std::size_t first = value.find(' ');
+  const std::size_t second = value.rfind(' ');
+  if (first == std::string_view::npos || second == first) return std::nullopt;
+  if (!parse_number(value.substr(0, first), share.seat.value) ||
+      !parse_number(value.substr(first + 1, second - first - 1), share.bytes) ||
+      !parse_number(value.substr(second + 1), share.digest))
+    return std::nullopt;
+  return share;
 }
 
 template <class Message>
@@ -303,8 +336,9 @@ void Seats::on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<Ar
   // is the yardstick.
   const bool fresh = parts_.context.mirror.state().resume.value == 0;
   if (!fresh || spec.seat.value == 0) {
-    if (fresh) parts_.rendezvous.ask(about_layout(RendezvousOp::set, spec.layout), [](const RendezvousAnswer&) {});
-    return grant(trainer, *arena);
+    if (!fresh) return grant(trainer, *arena);
+    parts_.rendezvous.ask(about_layout(RendezvousOp::set, spec.layout), [](const RendezvousAnswer&) {});
+    return compare_shares(index, shares_in(spec.layout, spec.seat), 0, *arena);
   }
   parts_.rendezvous.ask(about_layout(RendezvousOp::get),
                         [this, index = trainer.index, mine = spec.layout, held = *arena](
@@ -315,15 +349,34 @@ void Seats::compare_layouts(std::uint32_t index, const std::string& first, const
                             const ArenaHandle& arena) {
   TrainerProcess& asking = parts_.trainers.places()[index];
   const std::vector<std::string> differences = shared_differences(first, mine);
-  if (differences.empty()) return grant(asking, arena);
+  if (differences.empty()) return compare_shares(index, shares_in(mine, arena->arena.spec().seat), 0, arena);
   std::string why = "the seats declare different shared state (seat 0 first):";
   for (const std::string& difference : differences) why += " " + difference + ";";
-  log_error("layout_refused", "seat", *asking.seat, "why", why);
-  parts_.trainers.answer(asking, MessageKind::layout, RefusedMessage{kInvalidStatus, why});
-  parts_.mover.report({FaultKind::layout_conflict, std::nullopt, asking.seat, why, 0});
+  refuse_layout(asking, arena->arena.spec().seat, why);
+}
+
+void Seats::compare_shares(std::uint32_t index, std::vector<GroupShare> mine, std::size_t next,
+                           const ArenaHandle& arena) {
+  if (next == mine.size()) return grant(parts_.trainers.places()[index], arena);
+  const RendezvousRequest request = about_share(mine[next], parts_.context.mirror.generation());
+  parts_.rendezvous.ask(request, [this, index, mine = std::move(mine), next, arena](const RendezvousAnswer& first) {
+    const GroupShare& share = mine[next];
+    const std::optional<GroupShare> other = share_in(share.group, first.value);
+    if (other && other->seat != share.seat)
+      if (const auto joined = join_shares(std::array{*other, share}); !joined)
+        return refuse_layout(parts_.trainers.places()[index], share.seat, joined.error().what);
+    compare_shares(index, mine, next + 1, arena);
+  });
+}
+
+void Seats::refuse_layout(TrainerProcess& trainer, Seat seat, const std::string& why) {
+  log_error("layout_refused", "seat", seat, "why", why);
+  parts_.trainers.answer(trainer, MessageKind::layout, RefusedMessage{kInvalidStatus, why});
+  parts_.mover.report({FaultKind::layout_conflict, std::nullopt, seat, why, 0});
 }
 
 void Seats::grant(TrainerProcess& trainer, const ArenaHandle& arena) {
+  (void)parts_.memory.equal_offers();  // reads the layout now, so that no recovery has to
   const int fds[] = {arena->fd.get()};
   parts_.trainers.answer(trainer, MessageKind::layout, ArenaMessage{arena->mapping.size_bytes()}, fds);
   if (parts_.context.followed.running == parts_.context.mirror.generation()) parts_.streams.start();

@@ -18,6 +18,7 @@
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/trainer_watch.h"
 #include "job/daemon/trainers.h"
+#include "job/redundancy/protection.h"
 
 namespace pawl::job {
 
@@ -58,6 +59,9 @@ class Seats {
   void consider_ready();
   void compare_layouts(std::uint32_t index, const std::string& first, const std::string& mine,
                        const ArenaHandle& arena);
+  // Then with each group's first seat, one group after another.
+  void compare_shares(std::uint32_t index, std::vector<GroupShare> mine, std::size_t next, const ArenaHandle& arena);
+  void refuse_layout(TrainerProcess& trainer, Seat seat, const std::string& why);
   void grant(TrainerProcess& trainer, const ArenaHandle& arena);
   void answer_joins();
   void answer_restores();

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/digest.h"
 #include "job/daemon/test_layout.h"
 #include "job/daemon/test_node.h"
@@ -151,6 +153,46 @@ TEST_F(TwoSeats, TogetherNeedNoMoreThanTheBudget) {
   EXPECT_NE(larger->why.find("--memory allows too little"), std::string::npos) << larger->why;
   declare(second, 5);
   EXPECT_TRUE(answer<ArenaMessage>(second));
+}
+
+// Its own on each seat but for what it declares equal; shared_text says nothing of it.
+SeatLayout layout_with_equal(std::uint64_t rows, std::uint64_t own_rows) {
+  LayoutBuilder builder(2);
+  EXPECT_TRUE(builder.add_mesh({"dense", {{"dp", 2}}}));
+  for (const auto& [name, count, axes] : {std::tuple("own", own_rows, 0u), std::tuple("wte", rows, 1u)}) {
+    LayoutEntry entry;
+    entry.name = name;
+    entry.role = "weight";
+    entry.shape = {count, 3};
+    entry.box = whole_box(entry.shape);
+    entry.mesh = 0;
+    entry.placement = TensorPlacement::unique;
+    entry.equal_axes = axes;
+    EXPECT_TRUE(builder.add(entry));
+  }
+  return *builder.build();
+}
+
+TEST_F(TwoSeats, SeatsOfAGroupWithEqualStateGetTheirArenasWhereverItLies) {
+  ask(first, declaration_of(layout_with_equal(5, 1)));
+  ask(second, declaration_of(layout_with_equal(5, 100)));
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  EXPECT_TRUE(answer<ArenaMessage>(second));
+  EXPECT_TRUE(causes().empty());
+  EXPECT_EQ(memory.equal_offers().size(), 2u);
+}
+
+TEST_F(TwoSeats, SeatsOfAGroupThatDeclareDifferentStateAreRefusedByName) {
+  ask(first, declaration_of(layout_with_equal(5, 1)));
+  ask(second, declaration_of(layout_with_equal(6, 1)));
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  const auto refused = answer<RefusedMessage>(second);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("group 'dense: dp': seats 0 and 1 should have the same state"), std::string::npos)
+      << refused->why;
+  const auto reported = causes();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].kind, FaultKind::layout_conflict);
 }
 
 TEST_F(TwoSeats, LayoutsThatDisagreeAreRefusedWithTheDifference) {

@@ -301,7 +301,7 @@ void fields(F& f, AbandonMessage& m) {
 }
 template <class F>
 void fields(F& f, FetchMessage& m) {
-  f(m.seat, m.from, m.slot_generation, m.step, m.prove, m.first_bucket, m.bucket_count);
+  f(m.seat, m.from, m.slot_generation, m.step, m.prove, m.first_bucket, m.bucket_count, m.sums);
 }
 template <class F>
 void fields(F& f, SlotBeginMessage& m) {

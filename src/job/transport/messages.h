@@ -256,7 +256,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 6;
+inline constexpr std::uint32_t kPeerWireVersion = 7;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -406,8 +406,10 @@ struct FetchMessage {
   bool prove = false;  // it came damaged: the source first proves these buckets where they lie
   std::uint32_t first_bucket = 0;
   std::uint32_t bucket_count = 0;  // 0: only slot_begin, with the layout's text
+  bool sums = false;               // only the buckets' sums are wanted, to prove with them what comes from elsewhere
 };
-// Then, outside frames, the buckets that were asked for, in order: of each its CRC32C (u32), its bytes.
+// Then, outside frames, the buckets that were asked for, in order: of each its CRC32C (u32), its bytes unless only sums are
+// wanted.
 struct SlotBeginMessage {
   static constexpr MessageKind kKind = MessageKind::slot_begin;
   Generation generation;

@@ -88,7 +88,7 @@ TEST(Messages, BetweenDaemons) {
   hello.purpose = Purpose::fetch;
   hello.seat = Seat(5);
   expect_wire(40,
-              "06000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
+              "07000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
   expect_wire(42, "04 0100000077", PeerRefusedMessage{PeerRefusal::missing, "w"});
@@ -117,7 +117,7 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
   expect_wire(68, "0100000077", LaterMessage{"w"});
   expect_wire(69, "0100000000000000", LayoutWantedMessage{1});
   expect_wire(72, "020000006162", LayoutTextMessage{"ab"});
-  expect_wire(70, "01000000 02 0300000000000000 0400000000000000 01 05000000 06000000",
+  expect_wire(70, "01000000 02 0300000000000000 0400000000000000 01 05000000 06000000 00",
               FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true, 5, 6});
   expect_wire(73, "01000000 02000000 0100000077", BucketsBadMessage{1, 2, "w"});
   expect_wire(71, numbers + kShapeBytes + "020000006162", SlotBeginMessage{Generation(1), Step(2), 3, kShape, "ab"});
@@ -139,8 +139,8 @@ TEST(Messages, AQuestionIsItsJson) {
 
 TEST(Messages, OfAHelloInAnotherVersionOnlyTheVersionCounts) {
   Hello hello;
-  EXPECT_TRUE(decode(Writer().u32(7).str("whatever").take(), hello));
-  EXPECT_EQ(hello.version, 7U);
+  EXPECT_TRUE(decode(Writer().u32(8).str("whatever").take(), hello));
+  EXPECT_EQ(hello.version, 8U);
   EXPECT_FALSE(decode("ab", hello));
 }
 
@@ -148,7 +148,7 @@ TEST(Messages, ATruthIsZeroOrOne) {
   FetchMessage out;
   std::string bytes = encode(FetchMessage{Seat(1), FetchFrom::replica, Generation(3), Step(4), true});
   EXPECT_TRUE(decode(bytes, out));
-  bytes[bytes.size() - 9] = 2;
+  bytes[bytes.size() - 10] = 2;
   EXPECT_FALSE(decode(bytes, out));
 }
 
