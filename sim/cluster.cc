@@ -227,8 +227,14 @@ void Cluster::committed(Step step) {
   check_committed();
 }
 
+Seat Cluster::content_of(Seat seat) const {
+  constexpr std::uint32_t kOther = 2048;
+  if (options.differs == seat) return Seat(seat.value + kOther);
+  return options.equal_stride == 0 ? seat : Seat(seat.value % options.equal_stride);
+}
+
 void Cluster::restored(Seat seat, Step step, std::span<const std::byte> bytes) {
-  if (!is_state(bytes.first(std::size_t{kBuckets} * kBucketBytes), seat, step, 0))
+  if (!is_state(bytes.first(std::size_t{kBuckets} * kBucketBytes), content_of(seat), step, 0))
     violate(text("seat ", seat, " was given other bytes than those of step ", step));
 }
 
@@ -268,7 +274,8 @@ void Cluster::look_into(KeptArena& kept) {
     word.frozen = false;
     if (word.state != SlotState::sealed || word.pack() == kept.seen[i]) continue;
     kept.seen[i] = word.pack();
-    if (!is_state(slot.payload().first(std::size_t{kBuckets} * kBucketBytes), kept.arena.spec().seat, word.step, 0))
+    const Seat content = content_of(kept.arena.spec().seat);
+    if (!is_state(slot.payload().first(std::size_t{kBuckets} * kBucketBytes), content, word.step, 0))
       violate(text("machine ", kept.machine, " ", kept.name, " slot ", i, " is sealed as step ", word.step,
                    " of generation ", word.generation, " and holds other bytes"));
   }
@@ -300,7 +307,9 @@ void Cluster::check_committed() {
       if (word.state == SlotState::sealed && seat < world()) newest[seat] = std::max(newest[seat], word.step);
     }
   for (std::uint32_t seat = 0; seat < world(); ++seat) {
-    const bool held = newest[seat] >= committed_;
+    bool held = newest[seat] >= committed_;
+    for (std::uint32_t other = 0; other < world(); ++other)  // or its bytes, as those of another seat
+      held = held || (newest[other] >= committed_ && content_of(Seat(other)) == content_of(Seat(seat)));
     if (held) {
       missing_since_.erase(seat);
       continue;

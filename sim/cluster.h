@@ -51,6 +51,9 @@ struct ClusterOptions {
   job::FetchSizes fetch_sizes;
   bool collectors_die = true;   // where they are bad
   bool bad_collectors = false;  // some of what a collector puts goes wrong (collectors.h)
+  std::uint32_t equal_stride =
+      0;  // seats that many apart declare equal state, and have it; 0: none do. Divides the world
+  std::optional<Seat> differs = {};  // but this one has not
 };
 
 class Cluster;
@@ -162,6 +165,8 @@ class Cluster {
   void trainer_ended(Generation generation);
   void committed(Step step);
   void restored(Seat seat, Step step, std::span<const std::byte> bytes);
+  // Whose bytes the seat has: those of the first that is equal to it.
+  [[nodiscard]] Seat content_of(Seat seat) const;
   void step_begun(Generation generation, Step step) {
     steps_begun_ = std::max(steps_begun_, step.value);
     begun_in_[generation.value] = std::max(begun_in_[generation.value], step.value);

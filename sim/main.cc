@@ -103,6 +103,8 @@ ClusterOptions draw_options(std::uint64_t seed) {
   options.bad_collectors = groups < 4;
   if ((seed * 0x94d049bb133111ebull) >> 63 == 0) options.fetch_sizes = {0, kBucketBytes};  // by several streams
   options.ring_exchange = options.members > 3 && (seed * 0xd1342543de82ef95ull) >> 63 == 0;
+  const std::uint32_t world = options.members * options.seats_per_node;
+  if ((seed * 0xc2b2ae3d27d4eb4full) >> 63 == 0) options.equal_stride = world % 2 == 0 && world > 2 ? 2 : 1;
   draw_domains(options);
   return options;
 }

@@ -42,6 +42,14 @@ ClusterOptions in_groups(std::uint32_t members, std::uint32_t group, std::uint32
   return options;
 }
 
+// Seats that many apart have equal bytes; fetched by several streams, bucket by bucket.
+ClusterOptions with_paths(std::uint32_t members, std::uint32_t spares, std::uint32_t stride) {
+  ClusterOptions options = cluster(members, spares);
+  options.equal_stride = stride;
+  options.fetch_sizes = {0, kBucketBytes};
+  return options;
+}
+
 InjectedFault when_well(FaultType type, std::uint32_t mask, Duration length) {
   InjectedFault fault;
   fault.type = type;
@@ -204,6 +212,30 @@ std::span<const Scenario> scenarios() {
       {"rack-lost",
        "a rack dies, half of the members, with one copy of each seat: each of them has its copy in the other rack",
        in_racks(4, 4),
+       {when_well(kill_node, machines({1}), 40s), later(20s, must_be_well, 0)}},
+      {"path-left",
+       "a node dies together with the only one that has a copy of its state: another data-parallel path has the same bytes",
+       with_paths(4, 2, 1),
+       {when_well(kill_two_nodes, machines({1, 2}), 40s), later(20s, must_be_well, 0)}},
+      {"path-left-of-two",
+       "the same, of a model in two parts: half of the seats have other bytes",
+       with_paths(6, 3, 2),
+       {when_well(kill_two_nodes, machines({1, 2, 3}), 40s), later(20s, must_be_well, 0)}},
+      {"path-differs",
+       "a seat declares what is not so, that its bytes are those of others: nobody is given them when a node dies",
+       [] {
+         ClusterOptions options = with_paths(4, 2, 1);
+         options.differs = Seat(3);
+         return options;
+       }(),
+       {when_well(kill_node, machines({1}), 40s), later(20s, must_be_well, 0)}},
+      {"path-differs-itself",
+       "and when it dies itself, it is not given theirs",
+       [] {
+         ClusterOptions options = with_paths(4, 2, 1);
+         options.differs = Seat(1);
+         return options;
+       }(),
        {when_well(kill_node, machines({1}), 40s), later(20s, must_be_well, 0)}},
   };
   return *all;

@@ -209,7 +209,10 @@ class Trainer {
     state.role = "weight";
     state.shape = {std::uint64_t{kBuckets} * kBucketBytes / 4};
     state.box = whole_box(state.shape);
-    state.mesh = *builder.add_mesh({"mesh", {{"dp", world_size_}}});
+    const std::uint32_t stride = cluster_.options.equal_stride;
+    state.mesh = stride > 1 ? *builder.add_mesh({"mesh", {{"dp", world_size_ / stride}, {"tp", stride}}})
+                            : *builder.add_mesh({"mesh", {{"dp", world_size_}}});
+    state.equal_axes = stride > 0 ? 1 : 0;
     (void)builder.add(state);
     const job::SeatLayout built = *builder.build();
     job::LayoutMessage layout;
@@ -433,7 +436,7 @@ class Trainer {
         return notify();
       }
       const auto bytes = slot->bucket(i);
-      fill_state(bytes, *seat_, step, std::uint64_t{i} * kBucketBytes / 8);
+      fill_state(bytes, cluster_.content_of(*seat_), step, std::uint64_t{i} * kBucketBytes / 8);
       slot->bucket_done(i, crc32c(bytes), generation, step);
       notify();
     }
