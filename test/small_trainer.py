@@ -26,6 +26,7 @@ DEFAULTS = {
     "drain_progress": True,
     "thread": False,        # a second thread counts in the rendezvous all the time
     "after_ms": 0,          # what it does when it has finished
+    "equal": False,         # all state is declared equal on all seats, and is
     "finish": True,         # False: the process ends without pawl_finish
 }
 
@@ -37,11 +38,11 @@ class Seat(ctypes.Structure):
 
 
 class Tensor(ctypes.Structure):
-    # As far as the first pawl_tensor went: what comes after it counts as 0.
+    # As far as that: what comes after it counts as 0.
     _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("role", ctypes.c_char_p),
                 ("dtype", ctypes.c_int), ("dimension_count", ctypes.c_uint32), ("shape", ctypes.c_void_p),
                 ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("mesh", ctypes.c_uint32),
-                ("placement", ctypes.c_int), ("lifetime", ctypes.c_int), ("data", ctypes.c_void_p)]
+                ("placement", ctypes.c_int), ("lifetime", ctypes.c_int), ("data", ctypes.c_void_p), ("equal_axes", ctypes.c_uint64)]
 
 
 def after(step, world):
@@ -216,11 +217,11 @@ class Trainer:
     def seal(self):
         axes, sizes, mesh = (ctypes.c_char_p * 1)(b"dp"), (ctypes.c_uint64 * 1)(self.seat.world), ctypes.c_uint32()
         self.call("mesh_add", b"data", axes, sizes, ctypes.c_uint32(1), ctypes.byref(mesh))
-        shape = (ctypes.c_uint64 * 1)(SIZE)
+        shape, equal = (ctypes.c_uint64 * 1)(SIZE), self.options["equal"]
         numbers = Tensor(ctypes.sizeof(Tensor), b"numbers", b"weight", 11, 1, ctypes.addressof(shape), None, None, 0, 0,
-                         0, ctypes.addressof(self.state))
-        steps = Tensor(ctypes.sizeof(Tensor), f"steps/{self.seat.rank}".encode(), b"step", 11, 0, None, None, None, 0,
-                       1, 0, ctypes.addressof(self.steps_done))
+                         0, ctypes.addressof(self.state), int(equal))
+        steps = Tensor(ctypes.sizeof(Tensor), b"steps" if equal else f"steps/{self.seat.rank}".encode(), b"step", 11, 0,
+                       None, None, None, 0, 1, 0, ctypes.addressof(self.steps_done), int(equal))
         for tensor in (numbers, steps):
             self.call("tensor_add", ctypes.byref(tensor), None)
         self.call("layout_seal")
