@@ -316,15 +316,17 @@ class Trainer:
         return mesh.value
 
     def tensor_add(self, name: str, role: str, dtype: int, shape: Sequence[int], data: int, *, mesh: int,
-                   placement: Placement, lifetime: Lifetime, region: Region | None = None) -> int:
+                   placement: Placement, lifetime: Lifetime, region: Region | None = None,
+                   equal_axes: int = 0) -> int:
         """`data` is an address; the memory stays the caller's and must stay where it is. `shape` is what lies there;
-        `region` says which box of a larger tensor that is."""
+        `region` says which box of a larger tensor that is; bit i of `equal_axes` that every byte is the same on all
+        ranks along axis i of the mesh."""
         begin, size = (region.begin, region.size) if region is not None else ((0,) * len(shape), shape)
         whole = region.shape if region is not None else shape
         tensor = _Tensor(name=name.encode(), role=role.encode(), dtype=dtype, dimension_count=len(whole),
                          shape=_integers(whole), begin=_integers(begin), size=_integers(size), mesh=mesh,
                          placement=int(placement), lifetime=int(lifetime),
-                         data=data or None)
+                         data=data or None, equal_axes=equal_axes)
         index = ctypes.c_uint32()
         self._check(self._library.pawl_tensor_add(self._handle, ctypes.byref(tensor), ctypes.byref(index)))
         return index.value

@@ -83,7 +83,7 @@ class DeclaredState:
                 meshes[axes] = self._trainer.mesh_add(f"shards{len(meshes)}", axes)
             held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
                                                   region=held.region, mesh=meshes[axes], placement=held.placement,
-                                                  lifetime=held.lifetime)
+                                                  lifetime=held.lifetime, equal_axes=1 if held.equal else 0)
         self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say)
         self._trainer.blob_add(f"volatile/rank{self._protected.rank}", self._room, self.volatile.save_within,
                                self.volatile.load)

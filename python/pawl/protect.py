@@ -3,7 +3,7 @@
 Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
 plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
 owns the partition, and what FSDP2 or tensor parallelism has cut is unique to each rank, with its region (sharded.py);
-buffers are each rank's own. What can't be protected yet is rejected with an error that explains why, at protect() where
+buffers are each rank's own. What DDP keeps equal on all ranks is marked so, and nothing else is. What can't be protected yet is rejected with an error that explains why, at protect() where
 possible. Tensors are listed after the first steps; optimizer state that doesn't exist yet has its place in the layout
 all the same. Nothing here talks to libpawl.
 """
@@ -46,6 +46,7 @@ class Held:
     parameter: torch.Tensor | None = None           # for this parameter
     key: Any = None                                 # under this key
     region: sharded.Region | None = None            # of a shard
+    equal: bool = False                             # DDP keeps every byte of it the same on all ranks
     address: int = 0
     index: int = -1  # libpawl's
 
@@ -391,7 +392,20 @@ class Protected:
             refuse_unprotectable(name, held.tensor, self.world)
             held.region = sharded.region_of(name, held.tensor)
             held.address = held.memory.data_ptr()
+        self._mark_equal(found)
         return found
+
+    def _mark_equal(self, found: list[Held]) -> None:
+        """Parameters whose gradients DDP averages over all ranks, and what an optimizer keeps of them there. Not what
+        is cut (ZeRO, FSDP), nor under a communication hook, which may let ranks drift apart and bring them together
+        later. Being marked proves nothing: whoever reads it from another rank compares sums."""
+        kept = {id(parameter) for module in self.ddp_modules()
+                if module.process_group.size() == self.world and not module._comm_hooks
+                for parameter in made_ddp.numbered(module)}
+        for held in found:
+            owner = held.tensor if held.optimizer is None else held.parameter
+            held.equal = (held.placement == Placement.REPLICATE and held.lifetime == Lifetime.STABLE
+                          and held.region is None and id(owner) in kept)
 
     def declared(self, held: list[Held]) -> None:
         """These are in the layout: a restored state is put back with them."""

@@ -1,0 +1,54 @@
+"""DDP: what the only replica of a dead seat has wrong comes from another rank, which has the same bytes."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from torch_job import START_S, TorchTest, harness, jobs  # noqa: E402
+
+from segment import SEALED, replica_slots  # noqa: E402
+
+SEAT = 1
+SMALL_BUCKETS = {"PAWL_BUCKET_BYTES": "4096"}  # the model is small
+
+
+class PathsTest(TorchTest):
+    def flip_and_kill(self, job, share):
+        """All stand still in one step; a bit flips in each slot of the seat's only replica, then its node is killed."""
+        before = job.wait_spare(timeout_s=START_S)
+        step = jobs.committed(job.wait_step(6, START_S)) + 8
+        seats = jobs.seats(before)
+        owner, holder = seats[SEAT]["node"], seats[(SEAT + 1) % job.world]["node"]
+        job.hold(owner, "compute", step)
+        job.wait_held(owner, "compute", START_S)
+        nodes = job.wait_step(step - 1, START_S)
+        slots = replica_slots(nodes[holder]["pawld_pid"], SEAT)
+        self.assertEqual([SEALED, SEALED], [slot.state for slot in slots])
+        try:
+            for slot in slots:
+                slot.flip_bit(share)
+        except PermissionError:
+            self.skipTest("privilege: another process's memory may not be written here (ptrace)")
+        job.kill_node(owner)
+        return before, owner, step
+
+    def test_a_damaged_parameter_comes_from_another_rank(self):
+        with self.training("--test-hooks", nodes=3, spares=1, steps=60, step_ms=50, optimizer="adam",
+                           extra_environment=SMALL_BUCKETS) as job:
+            before, owner, step = self.flip_and_kill(job, 0.005)
+            after = job.wait_running(jobs.generation(before), START_S)
+            self.assert_survivors(before, after, but=[owner])
+            job.wait_step(step, START_S)
+            self.assertIn("fetch_again", job.logs(4000), "the damaged bucket was met")
+            self.assert_like_plain(job)
+
+    def test_what_only_that_rank_had_no_other_gives_back(self):
+        """Its random numbers and its place in the data: the job ends, and says so."""
+        with self.training("--test-hooks", nodes=3, spares=1, steps=60, step_ms=50, optimizer="adam",
+                           extra_environment=SMALL_BUCKETS) as job:
+            self.flip_and_kill(job, 0.5)  # the volatile state is by far the larger part
+            self.assert_fails(job, "cannot recover", f"seat {SEAT}", "other paths: only bytes 0-")
+
+
+if __name__ == "__main__":
+    harness.main()
