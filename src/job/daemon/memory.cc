@@ -28,12 +28,23 @@ void freeze(const Arena& arena) {
   for (std::uint32_t i = 0; i < arena.slot_count(); ++i) arena.slot(i).freeze();
 }
 
+// Nothing less than a bucket can be proven, or read.
+Extent in_whole_buckets(Extent extent, std::uint64_t bucket_bytes) {
+  extent.begin = (extent.begin + bucket_bytes - 1) / bucket_bytes * bucket_bytes;
+  if (extent.end != kStreamEnd) extent.end = extent.end / bucket_bytes * bucket_bytes;
+  return extent;
+}
+
 std::vector<EqualOffer> offers_in(const ArenaSpec& spec) {
   std::vector<EqualOffer> offers;
   const auto layout = parse_layout(spec.layout);
   if (!layout || spec.seat.value >= layout->world) return offers;
   for (const EqualState& state : equal_state_of(*layout, spec.seat))
-    for (const EqualExtent& extent : state.extents) offers.push_back({state.seats, extent, spec.seat});
+    for (EqualExtent extent : state.extents) {
+      extent.extent = in_whole_buckets(extent.extent, spec.bucket_bytes);
+      if (!extent.extent.is_empty() && extent.extent.begin < spec.payload_bytes)
+        offers.push_back({state.seats, extent, spec.seat});
+    }
   return offers;
 }
 

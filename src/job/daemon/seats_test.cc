@@ -174,12 +174,29 @@ SeatLayout layout_with_equal(std::uint64_t rows, std::uint64_t own_rows) {
 }
 
 TEST_F(TwoSeats, SeatsOfAGroupWithEqualStateGetTheirArenasWhereverItLies) {
-  ask(first, declaration_of(layout_with_equal(5, 1)));
-  ask(second, declaration_of(layout_with_equal(5, 100)));
+  ask(first, declaration_of(layout_with_equal(1000, 1)));
+  ask(second, declaration_of(layout_with_equal(1000, 100)));
   EXPECT_TRUE(answer<ArenaMessage>(first));
   EXPECT_TRUE(answer<ArenaMessage>(second));
   EXPECT_TRUE(causes().empty());
-  EXPECT_EQ(memory.equal_offers().size(), 2u);
+}
+
+// Less than a bucket can't be proven: what the planner counted on and nobody can read would cost spare after spare.
+TEST_F(TwoSeats, WhatIsOfferedToOthersIsWholeBuckets) {
+  ask(first, declaration_of(layout_with_equal(1000, 1)));
+  ASSERT_TRUE(answer<ArenaMessage>(first));
+  const std::vector<EqualOffer> offers = memory.equal_offers();
+  ASSERT_EQ(offers.size(), 1u);
+  EXPECT_EQ(offers[0].state.extent, (Extent{4096, kStreamEnd})) << "12 bytes before it are its own";
+  ask(second, declaration_of(layout_with_equal(1000, 1000)));
+  ASSERT_TRUE(answer<ArenaMessage>(second));
+  EXPECT_EQ(memory.equal_offers().back().state.extent, (Extent{12288, kStreamEnd}));
+}
+
+TEST_F(TwoSeats, LessThanABucketIsNotOffered) {
+  ask(first, declaration_of(layout_with_equal(5, 1)));
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  EXPECT_TRUE(memory.equal_offers().empty());
 }
 
 TEST_F(TwoSeats, SeatsOfAGroupThatDeclareDifferentStateAreRefusedByName) {
