@@ -1,6 +1,7 @@
 #include "job/daemon/fetch.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -82,18 +83,24 @@ std::optional<BucketsBadMessage> wrong_in(const Slot& slot, BucketRange range) {
   return bad;
 }
 
-bool is_a_path(const FetchFromPlace& place) {
-  return place.source.kind == SourceKind::path;
+bool is_path(const Source& source) {
+  return source.kind == SourceKind::path;
 }
 
 // Those that the source has in whole.
 BucketRange whole_buckets(const FetchFromPlace& place, const Slot& slot, std::uint64_t bucket_bytes) {
   const std::uint64_t all = slot.buckets().size();
-  if (!is_a_path(place)) return {0, static_cast<std::uint32_t>(all)};
+  if (!is_path(place.source)) return {0, static_cast<std::uint32_t>(all)};
   const Extent extent = place.source.extent;
   const std::uint64_t first = std::min(all, (extent.begin + bucket_bytes - 1) / bucket_bytes);
   const std::uint64_t end = extent.end == kStreamEnd ? all : std::min(all, extent.end / bucket_bytes);
   return {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(std::max(first, end) - first)};
+}
+
+std::vector<Source> sources_in(const std::vector<FetchFromPlace>& places) {
+  std::vector<Source> sources;
+  for (const FetchFromPlace& place : places) sources.push_back(place.source);
+  return sources;
 }
 
 // How many streams a slot of so many bytes is worth.
@@ -115,10 +122,9 @@ FetchRanges ranges_of(const ArenaSpec& spec, const std::vector<FetchFromPlace>& 
 
 Fetch::Fetch(Options options)
     : options_(std::move(options)),
-      has_own_(!std::ranges::all_of(options_.sources, is_a_path)),
-      has_paths_(std::ranges::any_of(options_.sources, is_a_path)),
       changed_(options_.context.environment->tasks.make_condition()),
-      places_(options_.sources.size()) {}
+      places_(options_.sources.size()),
+      proof_(sources_in(options_.sources)) {}
 
 std::shared_ptr<Fetch> Fetch::start(Options options) {
   std::shared_ptr<Fetch> fetch(new Fetch(std::move(options)));
@@ -191,17 +197,17 @@ void Fetch::run_lane(std::size_t lane) {
   }
 }
 
-// Of those that have something to give the one that failed least lately, then the one with the fewest streams.
+// Of those that have something to give one whose sums are awaited, then that which failed least lately, then the one with
+// the fewest streams.
 std::optional<std::size_t> Fetch::pick_source() {
   std::lock_guard lock(mutex_);
   std::optional<std::size_t> best;
-  const auto is_better = [&](const Place& a, const Place& b) {
-    return std::pair(a.failures, a.streams) < std::pair(b.failures, b.streams);
+  const auto rank = [this](std::size_t i) {
+    return std::tuple(!proof_.is_awaited(i), places_[i].failures, places_[i].streams);
   };
   for (std::size_t i = 0; i < places_.size() && !over_ && !ended_; ++i) {
-    if (places_[i].failed || (filling_ && !filling_->ranges.may_give(i))) continue;
-    if (is_a_path(options_.sources[i]) && !may_use_paths()) continue;
-    if (!best || is_better(places_[i], places_[*best])) best = i;
+    if (places_[i].failed || (filling_ && !filling_->ranges.may_give(i)) || !proof_.may_ask(i)) continue;
+    if (!best || rank(i) < rank(*best)) best = i;
   }
   if (best) {
     ++places_[*best].streams;
@@ -234,6 +240,7 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
     if (ended_ || over_) return false;
     state_.failed = error.what;
     ++places_[source].failures;
+    proof_.pass_over(source);
     only = running_ == 1;
   }
   Duration pause = 10ms;
@@ -331,16 +338,11 @@ Error Fetch::why_lost() const {
   return failed != places_.end() ? *failed->failed : Error{Code::io, "its sources don't have all of it"};
 }
 
-// Under the mutex: what a slot of the seat's own says of its sums is known, or it has none.
-bool Fetch::may_use_paths() const {
-  return !has_own_ || (filling_ && !filling_->sums.empty());
-}
-
 // Under the mutex.
 bool Fetch::is_lost() const {
-  bool all_failed = true;
+  bool all_failed = true;  // a path that waits for sums which nobody else has is as good as failed
   for (std::size_t i = 0; i < places_.size(); ++i)
-    if (!is_a_path(options_.sources[i]) || may_use_paths()) all_failed = all_failed && places_[i].failed.has_value();
+    if (proof_.may_ask(i)) all_failed = all_failed && places_[i].failed.has_value();
   return all_failed || (filling_ && filling_->ranges.any_lost());
 }
 
@@ -379,7 +381,11 @@ Status Fetch::talk(Stream& stream, std::size_t lane, std::size_t source) {
   PAWL_ASSIGN(Frame welcome, receive_frame(stream, deadline()));
   if (!is<WelcomeMessage>(welcome)) return refusal_of(welcome);
   if (!is_open()) PAWL_TRY(open_slot(stream, source));
-  if (has_paths_) PAWL_TRY(prove_by_sums(stream, source));
+  PAWL_TRY(prove_by_sums(stream, source));
+  {
+    std::lock_guard lock(mutex_);
+    if (proof_.awaits_any()) return {};
+  }
   start_other_lanes();
   if (!may_touch()) return ended_error();
   Status received = receive_ranges(stream, lane, source);
@@ -390,7 +396,7 @@ Status Fetch::talk(Stream& stream, std::size_t lane, std::size_t source) {
 Result<Frame> Fetch::ask(Stream& stream, std::size_t source, BucketRange range, Asked what) {
   const Source& from = options_.sources[source].source;
   const FetchFrom kind = from.kind == SourceKind::replica ? FetchFrom::replica : FetchFrom::own;
-  const Seat seat = is_a_path(options_.sources[source]) ? from.of : from.seat;
+  const Seat seat = is_path(options_.sources[source].source) ? from.of : from.seat;
   const bool prove = what == Asked::proven_bytes;
   const FetchMessage message{seat,  kind,        from.slot_generation, from.step,
                              prove, range.first, range.count,          what == Asked::sums};
@@ -405,6 +411,10 @@ Result<SlotBeginMessage> Fetch::begin_in(const Frame& answer) const {
   if (begin.generation != first().slot_generation || begin.step != first().step)
     return Error{Code::corrupt, text("step ", begin.step, " came, not step ", first().step)};
   return begin;
+}
+
+Error Fetch::of_another_layout(std::size_t source) const {
+  return {Code::invalid, text("node ", options_.sources[source].source.from.node, " has it in another layout")};
 }
 
 Status Fetch::open_slot(Stream& stream, std::size_t source) {
@@ -452,44 +462,45 @@ Result<std::vector<std::uint32_t>> Fetch::sums_at(Stream& stream, std::size_t so
   if (sums.empty()) return sums;
   PAWL_ASSIGN(const Frame answer, ask(stream, source, range, Asked::sums));
   PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));
-  if (begin.shape.bucket_bytes != filling_->shape.bucket_bytes)
-    return Error{Code::invalid, "its buckets are of another size"};
-  PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(sums)), deadline(sums.size() * sizeof(sums[0]))));
+  if (is_path(options_.sources[source].source)) {
+    if (begin.shape.bucket_bytes != filling_->shape.bucket_bytes)
+      return Error{Code::not_found, "its buckets are of another size"};
+  } else if (begin.shape != filling_->shape) {
+    return of_another_layout(source);
+  }
+  const auto bytes = std::as_writable_bytes(std::span(sums));
+  std::uint32_t sum = 0;
+  const Deadline by = deadline(bytes.size());
+  PAWL_TRY(stream.receive_all(bytes, by));
+  PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), by));
+  if (crc32c(bytes) != sum) return Error{Code::corrupt, "the buckets' sums came damaged"};
   return sums;
 }
 
-// The first that tells sums says what is right. It is of the seat's own, if the seat has any slot left.
 Status Fetch::prove_by_sums(Stream& stream, std::size_t source) {
-  const auto is_known = [&] { return !filling_->sums.empty(); };
   {
     std::lock_guard lock(mutex_);
-    if (is_a_path(options_.sources[source]) ? places_[source].is_proven : is_known()) return {};
+    if (!proof_.wants_sums(source)) return {};
   }
   PAWL_ASSIGN(std::vector<std::uint32_t> sums, sums_at(stream, source));
-  const BucketRange range = whole_buckets(options_.sources[source], filling_->slot, filling_->shape.bucket_bytes);
-  std::optional<std::uint32_t> differs;
-  std::size_t other = source;
+  const Slot& slot = filling_->slot;
+  const BucketRange range = whole_buckets(options_.sources[source], slot, filling_->shape.bucket_bytes);
+  std::optional<PathProof::Difference> differs;
   {
     std::lock_guard lock(mutex_);
-    places_[source].is_proven = true;
-    if (!is_known() && range.count == filling_->slot.buckets().size()) {
-      filling_->sums = std::move(sums);
-      filling_->sums_from = source;
-      return {};
-    }
-    for (std::uint32_t i = 0; i < range.count && !differs; ++i)
-      if (sums[i] != filling_->sums[range.first + i]) differs = range.first + i;
-    other = filling_->sums_from;
+    differs = proof_.hear(source, range.first, std::move(sums), slot.buckets().size());
   }
   if (!differs) return {};
   const Source& here = options_.sources[source].source;
-  const Source& there = options_.sources[other].source;
+  const Source& there = options_.sources[differs->other].source;
   const std::string why =
-      text("bucket ", *differs, " at seat ", here.of, " (node ", here.from.node, ") is not that of ",
-           is_a_path(options_.sources[other]) ? text("seat ", there.of) : text("seat ", here.seat, "'s own"), " (node ",
-           there.from.node, "), though they were declared equal");
+      text("bucket ", differs->bucket, " at seat ", here.of, " (node ", here.from.node, ") is not that of ",
+           is_path(there) ? text("seat ", there.of) : text("seat ", here.seat, "'s own"), " (node ", there.from.node,
+           "), though they were declared equal");
   strike(source, here.extent, why);
-  if (is_a_path(options_.sources[other])) strike(other, there.extent, why);  // nobody can tell which one is right
+  if (!is_path(there)) return {};
+  strike(differs->other, there.extent, why);  // nobody can tell which one is right, not even a third
+  finish(Error{Code::corrupt, why});
   return {};
 }
 
@@ -546,8 +557,7 @@ Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source
     return {};
   }
   PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));
-  if (!is_a_path(options_.sources[source]) && !(begin.shape == filling_->shape))
-    return Error{Code::invalid, text("node ", options_.sources[source].source.from.node, " has it in another layout")};
+  if (!is_path(options_.sources[source].source) && begin.shape != filling_->shape) return of_another_layout(source);
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     if (Status received = receive_bucket(stream, source, i); !received) {
       if (received.error().code != Code::corrupt) return received;
@@ -568,8 +578,11 @@ Status Fetch::receive_bucket(Stream& stream, std::size_t source, std::uint32_t i
   std::uint32_t sum = 0;
   const Deadline by = deadline(bytes.size());
   PAWL_TRY(stream.receive_all(std::as_writable_bytes(std::span(&sum, 1)), by));
-  if (is_a_path(options_.sources[source]) && sum != filling_->sums[index])
-    return Error{Code::invalid, text("bucket ", index, " is not the one whose sum it told before")};
+  if (is_path(options_.sources[source].source)) {
+    std::lock_guard lock(mutex_);
+    if (!proof_.is_right(index, sum))
+      return Error{Code::invalid, text("bucket ", index, " is not the one whose sum it told before")};
+  }
   PAWL_TRY(stream.receive_all(bytes, by));
   if (crc32c(bytes) != sum) return Error{Code::corrupt, text("bucket ", index, ": checksum differs")};
   filling_->slot.bucket_done(index, sum, first().slot_generation, first().step);
@@ -642,6 +655,9 @@ Status FetchServer::answer(const FetchMessage& asked) {
   std::uint32_t index = 0;
   if (!arena_ || !find_sealed(arena_->arena, asked.slot_generation, asked.step, slot, index))
     return refuse({Code::not_found, text("no sealed slot of seat ", asked.seat, " step ", asked.step)});
+  if (slot.torn(slot.word()))
+    return refuse(
+        {Code::not_found, text("seat ", asked.seat, " step ", asked.step, " was written while it was copied")});
   // Its table is checked once, and again where something came wrong: what a fetch reads is frozen.
   const SlotWord word{asked.slot_generation, asked.step};
   if (asked.prove || verified_ != word) {
@@ -668,7 +684,9 @@ Status FetchServer::answer(const FetchMessage& asked) {
 Status FetchServer::send_sums(const Slot& slot, BucketRange range) {
   std::vector<std::uint32_t> sums;
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) sums.push_back(slot.buckets()[i].crc32c);
-  return stream_->send_all({std::as_bytes(std::span(sums))}, Deadline::never());
+  const auto bytes = std::as_bytes(std::span(sums));
+  const std::uint32_t sum = crc32c(bytes);
+  return stream_->send_all({bytes, std::as_bytes(std::span(&sum, 1))}, Deadline::never());
 }
 
 Status FetchServer::send_buckets(const Slot& slot, BucketRange range) {

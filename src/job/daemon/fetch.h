@@ -7,10 +7,11 @@
 // on the way, or here. The range is asked for again, and the source then proves its buckets in its own memory first; only
 // its own word strikes it out, in that extent. A path, another seat's slot that was declared equal, gives nothing before its
 // sums are found equal to those that a slot of the seat's own has; where they differ, it is struck out for this seat. Where the
-// seat has no slot left, paths have to agree among themselves. A connection on which nothing comes for long is made anew: the link may be
-// cut, or only that connection. Runs in tasks of its own; the slots at both ends are frozen meanwhile. end() never waits:
-// a task that does not touch memory then never will, and one that does is counted (StreamContext::workers) until it has
-// stopped. So an arena that is still being made, or a connection, holds up no further recovery.
+// seat has no slot left, all paths that answer tell their sums first, and those that differ are struck out, both.
+// A connection on which nothing comes for long is made anew: the link may be cut, or only that connection. Runs in tasks of
+// its own; the slots at both ends are frozen meanwhile. end() never waits: a task that does not touch memory then never
+// will, and one that does is counted (StreamContext::workers) until it has stopped. So an arena that is still being made,
+// or a connection, holds up no further recovery.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,7 @@
 
 #include "job/daemon/fetch_ranges.h"
 #include "job/daemon/memory.h"
+#include "job/daemon/path_proof.h"
 #include "job/daemon/replication.h"
 #include "job/recovery/recovery_waits.h"
 
@@ -76,7 +78,6 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     std::size_t streams = 0;                    // at it now
     std::size_t struck = 0;                     // ranges
     std::optional<Error> failed = {};           // it is asked no more
-    bool is_proven = false;                     // of a path: its sums are those of the slot
   };
   struct Lane {  // a task, and its connection
     Stream* stream = nullptr;
@@ -89,10 +90,8 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     Slot slot;
     ArenaShape shape;
     FetchRanges ranges;
-    std::vector<std::uint32_t> sums = {};  // of all buckets, for paths; empty: not known yet
-    std::size_t sums_from = 0;             // which source
-    bool is_sealing = false;               // by one of the lanes
-    int hastened = 0;                      // lanes that had to give back what they had taken
+    bool is_sealing = false;  // by one of the lanes
+    int hastened = 0;         // lanes that had to give back what they had taken
   };
   explicit Fetch(Options options);
   [[nodiscard]] const Source& first() const { return options_.sources.front().source; }
@@ -105,9 +104,9 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   enum class Asked : std::uint8_t { bytes, proven_bytes, sums };
   [[nodiscard]] Result<Frame> ask(Stream& stream, std::size_t source, BucketRange range, Asked what);
   [[nodiscard]] Result<SlotBeginMessage> begin_in(const Frame& answer) const;  // of the step that is fetched
+  [[nodiscard]] Error of_another_layout(std::size_t source) const;
   [[nodiscard]] Status open_slot(Stream& stream, std::size_t source);
   void start_other_lanes();
-  [[nodiscard]] bool may_use_paths() const;
   [[nodiscard]] bool is_lost() const;
   [[nodiscard]] Result<std::vector<std::uint32_t>> sums_at(Stream& stream, std::size_t source);
   [[nodiscard]] Status prove_by_sums(Stream& stream, std::size_t source);
@@ -133,8 +132,6 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   [[nodiscard]] bool may_touch();                                  // then workers->finish() has to follow
   [[nodiscard]] Deadline deadline(std::uint64_t bytes = 0) const;  // for what comes next, which takes that many to make
   Options options_;
-  const bool has_own_;  // sources that are no paths
-  const bool has_paths_;
   const std::unique_ptr<Condition> changed_;
   std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;  // over all that follows
@@ -142,6 +139,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   std::size_t running_ = 0;   // lanes
   int no_resources_ = 0;      // tries in a row for which there was no descriptor or memory
   std::vector<Place> places_;
+  PathProof proof_;
   std::vector<Lane> lanes_;
   std::optional<Filling> filling_;
   bool has_lanes_ = false;  // all that the slot is worth

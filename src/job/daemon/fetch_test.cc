@@ -226,13 +226,17 @@ void expect_request(PeerEnd& source, Seat seat, FetchFrom from, BucketRange rang
   EXPECT_EQ((BucketRange{asked.first_bucket, asked.bucket_count}), range);
 }
 
-// `differs`: the bucket whose sum is another one.
-void tell_sums(PeerEnd& source, BucketRange range, std::optional<std::uint32_t> differs = {}) {
+// `differs`: the bucket whose sum is another one. `damage` comes over them on the way.
+void tell_sums(PeerEnd& source, BucketRange range, std::optional<std::uint32_t> differs = {},
+               std::uint32_t damage = 0) {
   say_range_begin(source, kSlotGeneration, kStep, kSeat);
-  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    const std::uint32_t sum = crc32c(bucket_bytes(kStep, i, test_bucket_bytes(i))) ^ (differs == i ? 1 : 0);
-    source.say_bytes(std::as_bytes(std::span(&sum, 1)));
-  }
+  std::vector<std::uint32_t> sums;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i)
+    sums.push_back(crc32c(bucket_bytes(kStep, i, test_bucket_bytes(i))) ^ (differs == i ? 1 : 0));
+  const std::uint32_t sum = crc32c(std::as_bytes(std::span(sums)));
+  sums.front() ^= damage;
+  source.say_bytes(std::as_bytes(std::span(sums)));
+  source.say_bytes(std::as_bytes(std::span(&sum, 1)));
 }
 
 class FetchesFromPaths : public Fetches {
@@ -246,11 +250,21 @@ class FetchesFromPaths : public Fetches {
     expect_request(*own, kSeat, FetchFrom::replica, {1, 2}, false);
     say_buckets(*own, {1, 2});
   }
-  PeerEnd welcome_path(BucketRange sums) {
+  PeerEnd welcome_path(BucketRange sums, Seat of = kOther) {
     PeerEnd path = accept();
     path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
-    expect_request(path, kOther, FetchFrom::own, sums, true);
+    expect_request(path, of, FetchFrom::own, sums, true);
     return path;
+  }
+  // Where the seat has no slot left: the first path opens the slot, and tells its sums.
+  void hear_first_path() {
+    PeerEnd path = accept();
+    path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
+    expect_request(path, kOther, FetchFrom::own, {}, false);
+    say_slot_begin(path, kSlotGeneration, kStep, kSeat);
+    expect_request(path, kOther, FetchFrom::own, {0, 3}, true);
+    tell_sums(path, {0, 3});
+    EXPECT_TRUE(path.is_closed()) << "before another is heard it gives nothing";
   }
   std::optional<PeerEnd> own;
 };
@@ -317,24 +331,65 @@ TEST_F(FetchesFromPaths, WhereNothingIsLeftOfTheSeatAPathThatIsEqualInAllGivesAl
   EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
 }
 
-TEST_F(FetchesFromPaths, PathsThatDisagreeProveNothingAndBothAreStruck) {
-  start({path_at(8, {}), path_at(6, {}, Seat(4))});
-  {
-    PeerEnd path = accept();
-    path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
-    expect_request(path, kOther, FetchFrom::own, {}, false);
-    say_slot_begin(path, kSlotGeneration, kStep, kSeat);
-    expect_request(path, kOther, FetchFrom::own, {0, 3}, true);
-    tell_sums(path, {0, 3});
-  }
-  PeerEnd path = accept();
-  path.say(WelcomeMessage{NodeId(3), Incarnation(1)});
-  expect_request(path, Seat(4), FetchFrom::own, {0, 3}, true);
-  tell_sums(path, {0, 3}, 2);
+TEST_F(FetchesFromPaths, PathsThatDisagreeProveNothingAndBothAreStruckWhoeverElseAgrees) {
+  start({path_at(8, {}), path_at(6, {}, Seat(4)), path_at(5, {}, Seat(3))});
+  hear_first_path();
+  PeerEnd second = welcome_path({0, 3}, Seat(4));
+  tell_sums(second, {0, 3}, 2);
   ASSERT_TRUE(is_done());
   EXPECT_EQ(outcome.error().code, Code::corrupt);
-  EXPECT_EQ(result.struck.size(), 2u);
+  EXPECT_EQ(result.struck,
+            (std::vector{struck_of(path_at(6, {}, Seat(4)).source, {}), struck_of(path_at(8, {}).source, {})}));
   EXPECT_FALSE(fetched());
+}
+
+TEST_F(FetchesFromPaths, PathsThatAgreeGiveAllWhereOneOfThemIsNotReached) {
+  start({path_at(8, {}), path_at(6, {}, Seat(4)), path_at(5, {}, Seat(3))});
+  hear_first_path();
+  { PeerEnd away = accept(); }
+  PeerEnd third = welcome_path({0, 3}, Seat(3));
+  tell_sums(third, {0, 3});
+  expect_request(third, Seat(3), FetchFrom::own, {0, 3}, false);
+  say_buckets(third, {0, 3});
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value()) << outcome.error().what;
+  EXPECT_TRUE(holds_bytes_of(*fetched(), kStep));
+}
+
+TEST_F(FetchesFromPaths, SumsThatCameDamagedAreAskedForAgainAndNobodyIsStruck) {
+  start({path_at(8), at(7, {4096, kStreamEnd})});
+  {
+    PeerEnd damaged = welcome();
+    say_slot_begin(damaged, kSlotGeneration, kStep, kSeat);
+    expect_request(damaged, kSeat, FetchFrom::replica, {0, 3}, true);
+    tell_sums(damaged, {0, 3}, {}, 1);
+    EXPECT_TRUE(damaged.is_closed());
+  }
+  own.emplace(accept());
+  own->say(WelcomeMessage{NodeId(2), Incarnation(1)});
+  expect_request(*own, kSeat, FetchFrom::replica, {0, 3}, true);
+  tell_sums(*own, {0, 3});
+  expect_request(*own, kSeat, FetchFrom::replica, {1, 2}, false);
+  say_buckets(*own, {1, 2});
+  PeerEnd path = welcome_path({0, 2});
+  tell_sums(path, {0, 2});
+  expect_request(path, kOther, FetchFrom::own, {0, 1}, false);
+  say_buckets(path, {0, 1});
+  ASSERT_TRUE(is_done());
+  EXPECT_TRUE(outcome.has_value()) << outcome.error().what;
+  EXPECT_TRUE(result.struck.empty());
+}
+
+TEST_F(FetchesFromPaths, APathThatIsCutIntoOtherBucketsIsStruck) {
+  start({path_at(8), at(7, {4096, kStreamEnd})});
+  serve_own_part();
+  PeerEnd path = welcome_path({0, 2});
+  ArenaSpec other = test_arena(ArenaKind::own, kOther);
+  other.bucket_bytes *= 2;
+  path.say(SlotBeginMessage{kSlotGeneration, kStep, 64 * kStep.value, shape_of(other), ""});
+  ASSERT_TRUE(is_done());
+  EXPECT_EQ(outcome.error().code, Code::corrupt);
+  EXPECT_EQ(result.struck, std::vector{struck_of(path_at(8).source, {0, 8192})});
 }
 
 TEST_F(Fetches, ASourceThatFindsItsOwnBytesWrongIsStruckOut) {
@@ -806,6 +861,28 @@ TEST_F(Serves, NotTheReplicaWhereTheOwnArenaIsAskedFor) {
   capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
   ask(FetchFrom::own);
   EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing);
+}
+
+TEST_F(Serves, NoSlotThatWasWrittenWhileItWasCopied) {
+  capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
+  arena->arena.slot(0).mark_torn(kSlotGeneration, kStep);
+  ask();
+  EXPECT_EQ(asker.next<PeerRefusedMessage>().refusal, PeerRefusal::missing);
+}
+
+TEST_F(Serves, SumsWithTheirOwnWhereOnlyTheyAreWanted) {
+  capture_step(arena->arena.slot(0), kSlotGeneration, kStep);
+  asker.say(FetchMessage{kSeat, FetchFrom::replica, kSlotGeneration, kStep, false, 1, 2, true});
+  (void)asker.next<SlotBeginMessage>();
+  std::vector<std::uint32_t> sums;
+  for (const std::uint32_t bucket : {1u, 2u})
+    sums.push_back(crc32c(bucket_bytes(kStep, bucket, test_bucket_bytes(bucket))));
+  sums.push_back(crc32c(std::as_bytes(std::span(sums))));
+  std::vector<std::uint32_t> told(3);
+  ASSERT_TRUE(receive_all(asker.fd(), std::as_writable_bytes(std::span(told)), Deadline::in(kTestPatience)));
+  EXPECT_EQ(told, sums);
+  ask();
+  EXPECT_TRUE(asker.next<SlotBeginMessage>().layout.starts_with("layout")) << "and nothing else came before it";
 }
 
 TEST_F(Serves, NoSlotWhoseTableIsDamaged) {

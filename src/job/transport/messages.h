@@ -408,8 +408,8 @@ struct FetchMessage {
   std::uint32_t bucket_count = 0;  // 0: only slot_begin, with the layout's text
   bool sums = false;               // only the buckets' sums are wanted, to prove with them what comes from elsewhere
 };
-// Then, outside frames, the buckets that were asked for, in order: of each its CRC32C (u32), its bytes unless only sums are
-// wanted.
+// Then, outside frames, the buckets that were asked for, in order: of each its CRC32C (u32), its bytes. Where only sums are
+// wanted: the CRC32C of each bucket, then that of these.
 struct SlotBeginMessage {
   static constexpr MessageKind kKind = MessageKind::slot_begin;
   Generation generation;
