@@ -1,11 +1,13 @@
 #include "job/daemon/imports.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "job/recovery/paths.h"
 
 namespace pawl::job {
 
@@ -14,13 +16,10 @@ using Json = nlohmann::json;
 
 namespace {
 
-// All of the stream, and, if the seat has any slot of its own left, one that proves what comes from paths.
-bool have_all(const std::vector<FetchFromPlace>& places, std::span<const Source> sources) {
-  Extents extents;
-  for (const FetchFromPlace& place : places) extents.push_back(place.source.extent);
-  const auto is_path = [](const Source& source) { return source.kind == SourceKind::path; };
-  const bool has_own = std::ranges::any_of(places, [&](const FetchFromPlace& place) { return !is_path(place.source); });
-  return holes_in(extents).empty() && (has_own || std::ranges::all_of(sources, is_path));
+bool have_all(const std::vector<FetchFromPlace>& places, std::span<const Source> all) {
+  std::vector<Source> there;
+  for (const FetchFromPlace& place : places) there.push_back(place.source);
+  return are_enough(there, all);
 }
 
 }  // namespace
@@ -61,10 +60,10 @@ bool Imports::is_fetchable(const Source& source) const {
 }
 
 bool Imports::can_be_fetched(Seat seat) const {
-  Extents extents;
-  for (const Source& source : sources_of(context_.mirror.state().sources, seat))
-    if (is_fetchable(source)) extents.push_back(source.extent);
-  return holes_in(extents).empty();
+  const std::span<const Source> all = sources_of(context_.mirror.state().sources, seat);
+  std::vector<Source> there;
+  std::ranges::copy_if(all, std::back_inserter(there), [this](const Source& source) { return is_fetchable(source); });
+  return are_enough(there, all);
 }
 
 std::optional<FetchState> Imports::fetch_of(Seat seat) const {

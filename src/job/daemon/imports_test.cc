@@ -210,6 +210,21 @@ TEST_F(Restores, ASlotThatIsWrongInAPartStaysUntilTheJobRuns) {
   EXPECT_EQ(memory.inventory().size(), 1u);
 }
 
+// Its sums are in the own arena, which is to be filled: a spare can read them there.
+TEST_F(Restores, PathsThatOnlyTheOwnArenaHereCouldProveAreReadByASpare) {
+  leave(SlotState::sealed);
+  node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), kSlotGeneration, kStep, {4096, kStreamEnd}},
+                        {Seat(0), SourceKind::path, test_life(1, 6), kSlotGeneration, kStep, {}, Seat(1)},
+                        {Seat(1), SourceKind::own_arena, test_life(1, 6), kSlotGeneration, kStep}};
+  node.run_in(JobPhase::restoring);
+  imports.begin();
+  const std::optional<JobState> next = reported();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->causes.back().kind, FaultKind::node_lost);
+  EXPECT_EQ(next->causes.back().node, test_life(0));
+  EXPECT_TRUE(nothing_is_fetched());
+}
+
 TEST_F(Restores, NothingIsFetchedWhileTheTrainerMayStillCopy) {
   process.pid = 77;
   process.seated = Generation(1);

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "job/recovery/decide.h"
 #include "job/recovery/members.h"
+#include "job/recovery/paths.h"
 #include "job/recovery/planner.h"
 #include "job/recovery/spares.h"
 
@@ -388,10 +389,10 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
   };
   for (const Source& source : state.sources) {
     if (!is_gone(source) || is_read(source.seat)) continue;
-    Extents left;  // a seat that can still read all of its stream elsewhere goes on
-    for (const Source& other : sources_of(state.sources, source.seat))
-      if (!is_gone(other)) left.push_back(other.extent);
-    if (!holes_in(left).empty())
+    const std::span<const Source> all = sources_of(state.sources, source.seat);
+    std::vector<Source> left;  // a seat that can still read all of its stream elsewhere goes on
+    std::ranges::copy_if(all, std::back_inserter(left), [&](const Source& other) { return !is_gone(other); });
+    if (!are_enough(left, all))
       struck.push_back(
           {source.from, source.seat, source.kind, source.slot_generation, source.step, source.extent, source.of});
   }

@@ -995,6 +995,8 @@ TEST_F(Lingering, WhatItHeldIsStruckOutWhenItIsGone) {
   EXPECT_EQ(gone_sources(elsewhere, {}, gone), struck);
   elsewhere.sources[2].extent = {};
   EXPECT_TRUE(gone_sources(elsewhere, {}, gone).empty()) << "it can be read there";
+  elsewhere.sources[2].kind = SourceKind::path;
+  EXPECT_EQ(gone_sources(elsewhere, {}, gone), struck) << "nothing proves that path any more";
   state.phase = JobPhase::running;
   EXPECT_TRUE(gone_sources(state, {}, gone).empty());
 }

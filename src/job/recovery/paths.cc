@@ -26,13 +26,20 @@ Extents readable(const EqualSlots& slot, Seat reader, std::span<const Struck> al
   return without(there, struck);
 }
 
+template <class Accept>
+std::size_t paths_struck(Seat reader, Step step, Generation generation, std::span<const Struck> all_struck,
+                         Accept accept) {
+  std::set<Seat> paths;
+  for (const Struck& one : all_struck)
+    if (one.kind == SourceKind::path && one.seat == reader && one.step == step && one.slot_generation == generation &&
+        accept(one.extent))
+      paths.insert(one.of);
+  return paths.size();
+}
+
 // So many paths of one slot have proved to differ that what was declared equal is not.
 bool is_refuted(Seat reader, Step step, Generation generation, std::span<const Struck> all_struck) {
-  std::set<Seat> differ;
-  for (const Struck& one : all_struck)
-    if (one.kind == SourceKind::path && one.seat == reader && one.step == step && one.slot_generation == generation)
-      differ.insert(one.of);
-  return differ.size() >= kPathsMax;
+  return paths_struck(reader, step, generation, all_struck, [](Extent) { return true; }) >= kPathsMax;
 }
 
 std::uint32_t place_in(const SeatsAlong& seats, Seat seat) {
@@ -40,6 +47,17 @@ std::uint32_t place_in(const SeatsAlong& seats, Seat seat) {
 }
 
 }  // namespace
+
+bool are_enough(std::span<const Source> there, std::span<const Source> all) {
+  const auto is_path = [](const Source& source) { return source.kind == SourceKind::path; };
+  Extents extents;
+  for (const Source& source : there) extents.push_back(source.extent);
+  return holes_in(extents).empty() && (!std::ranges::all_of(there, is_path) || std::ranges::all_of(all, is_path));
+}
+
+bool paths_differ(Seat seat, Step step, Generation generation, std::span<const Struck> struck) {
+  return paths_struck(seat, step, generation, struck, [](Extent extent) { return extent.is_whole(); }) > 1;
+}
 
 void Paths::add(const Inventory& inventory, const InventoryItem& item) {
   if (item.kind != SourceKind::own_arena || inventory.equal.empty()) return;

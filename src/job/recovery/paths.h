@@ -32,6 +32,13 @@ struct PathPart {
   std::uint32_t distance = 0;  // seats of the group in between, so that seats that need paths take different ones
 };
 
+// Whether `there`, of `all` sources of a seat, are enough to restore it: they have the whole stream, and with it what proves
+// paths, if the seat has any slot of its own left.
+[[nodiscard]] bool are_enough(std::span<const Source> there, std::span<const Source> all);
+
+// Whether two paths of that slot were struck out in whole for `seat`: without sums of its own, they differed from each other.
+[[nodiscard]] bool paths_differ(Seat seat, Step step, Generation generation, std::span<const Struck> struck);
+
 class Paths {
  public:
   // `item` lies at a node that may be read from; inventory and item outlive this.

@@ -127,6 +127,32 @@ TEST_F(PlannerWithPaths, APathThatDiffersIsStruckForThatSeatOnly) {
   EXPECT_EQ(own->kind, kOwn);
 }
 
+// Of two that were declared equal one at least is not what it should be, and no third can tell which.
+TEST_F(PlannerWithPaths, PathsThatDifferAreNoSourceOfASeatThatHasNothingLeft) {
+  for (std::uint32_t node = 4; node < 6; ++node) {
+    inventories.push_back({life(node), Generation(2), Step(40), {item(node, kOwn, 40)}, {}, 0});
+    seats.push_back({Seat(node), life(node), "", 0});
+  }
+  for (Inventory& inventory : inventories) {
+    inventory.equal = {{{Seat(0), 1, 6}, {{}, 99}, Seat(inventory.life.node.value)}};
+    for (InventoryItem& each : inventory.items) each.layout_digest = 5;
+  }
+  lose(1);
+  lose(2);
+  PlanInput of_six = input();
+  of_six.seat_count = 6;
+  EXPECT_EQ(plan_restore(of_six).resume, Step(40));
+  strike(3, 1, SourceKind::path, {}, 3);
+  of_six.struck = struck;
+  EXPECT_EQ(plan_restore(of_six).resume, Step(40)) << "it may be gone";
+  strike(4, 1, SourceKind::path, {}, 4);
+  of_six.struck = struck;
+  const Plan plan = plan_restore(of_six);
+  EXPECT_EQ(plan.resume, Step(0));
+  ASSERT_FALSE(plan.lost.empty());
+  EXPECT_NE(plan.lost[0].find("other paths: they differ from each other"), std::string::npos) << plan.lost[0];
+}
+
 TEST_F(PlannerWithPaths, WhatIsWrongOnAPathIsNotReadThere) {
   lose(1);
   strike(2, 2, kOwn, {0, 4096});

@@ -133,6 +133,7 @@ std::optional<Candidate> nearest_together(Parts parts, PathsOf paths_at) {
 // Nothing of the seat's own is left, not even sums: the nearest slot that was declared equal in every byte.
 std::optional<Candidate> nearest_path(const PlanInput& input, const Paths& paths, Seat seat, Step step) {
   for (const Generation generation : paths.generations_of(seat, step)) {
+    if (paths_differ(seat, step, generation, input.struck)) continue;
     Parts parts = paths_of(input, paths, seat, step, generation);
     std::erase_if(parts, [](const Part& part) { return !part.extent.is_whole(); });
     const auto nearest = std::ranges::min_element(parts, part_is_nearer);
@@ -387,6 +388,7 @@ std::string why_not(const PlanInput& input, const Inventory& inventory, Seat sea
 // What other paths have of it is not enough.
 std::string part_on_paths(const PlanInput& input, const Paths& paths, Seat seat, Step step) {
   for (const Generation generation : paths.generations_of(seat, step)) {
+    if (paths_differ(seat, step, generation, input.struck)) return "other paths: they differ from each other";
     Extents extents;
     for (const PathPart& part : paths.of(seat, step, generation, input.struck)) extents.push_back(part.extent);
     if (!extents.empty()) return text("other paths: only ", to_text(joined_extents(extents)));
