@@ -3,9 +3,10 @@
 Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
 plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
 owns the partition, and what FSDP2 or tensor parallelism has cut is unique to each rank, with its region (sharded.py);
-buffers are each rank's own. What DDP keeps equal on all ranks is marked so, and nothing else is. What can't be protected yet is rejected with an error that explains why, at protect() where
-possible. Tensors are listed after the first steps; optimizer state that doesn't exist yet has its place in the layout
-all the same. Nothing here talks to libpawl.
+buffers are each rank's own. What DDP keeps equal on all ranks is marked so, and nothing else is. What can't be
+protected yet is rejected with an error that explains why, at protect() where possible. Tensors are listed after the
+first steps; optimizer state that doesn't exist yet has its place in the layout all the same. Nothing here talks to
+libpawl.
 """
 from __future__ import annotations
 
