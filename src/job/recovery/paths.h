@@ -17,6 +17,9 @@
 namespace pawl::job {
 
 inline constexpr std::uint32_t kPathsMax = 4;  // of a seat; as many as a fetch has streams
+// Where more seats than that read from others, paths are named only for what nobody else has: no two seats have the same
+// ones, so they would take a row of the state each.
+inline constexpr std::size_t kSeatsWithPathsMax = 256;
 
 // Own slots that were declared equal on the same seats, in the order of their seats.
 struct EqualSlots {

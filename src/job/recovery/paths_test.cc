@@ -180,6 +180,43 @@ TEST_F(PlannerWithPaths, PathsMakeNoStepBetterKeptThanItsCopies) {
             Step(40));  // 41 is whole by paths, and lacks seat 1's own slot and all replicas
 }
 
+// Half of `count` nodes die, and each of their seats has its replica at the next one; that of seat 1 lacks a bucket.
+Plan plan_of_half(std::uint32_t count) {
+  std::vector<Inventory> inventories;
+  std::vector<Member> seats;
+  std::vector<NodeLife> evicted;
+  for (std::uint32_t node = 0; node < count; ++node) {
+    seats.push_back({Seat(node), life(node), "", 0});
+    if (node % 2 == 1) {
+      evicted.push_back(life(node));
+      continue;
+    }
+    inventories.push_back({life(node), Generation(2), Step(40), {}, {}, 0});
+    inventories.back().items = {item(node, kOwn, 40), item((node + count - 1) % count, kReplica, 40)};
+    for (InventoryItem& each : inventories.back().items) each.layout_digest = each.seat.value;
+    inventories.back().equal = {{{Seat(0), 1, count}, {{0, kShared}, 99}, Seat(node)}};
+  }
+  const std::vector<LineageEntry> lineage{{Generation(1), Step(0)}};
+  const std::vector<Struck> struck{{life(2), Seat(1), kReplica, Generation(1), Step(40), {0, 4096}}};
+  return plan_restore({count, inventories, lineage, struck, evicted, {}, seats, 1});
+}
+
+TEST(Paths, OfManySeatsOnlyThoseThatNeedThemNamePaths) {
+  const auto paths_of = [](const Plan& plan, std::uint32_t seat) {
+    return std::ranges::count_if(plan.sources, [seat](const Source& source) {
+      return source.seat == Seat(seat) && source.kind == SourceKind::path;
+    });
+  };
+  const Plan few = plan_of_half(20);
+  EXPECT_EQ(few.resume, Step(40));
+  EXPECT_EQ(paths_of(few, 1), kPathsMax);
+  EXPECT_EQ(paths_of(few, 3), kPathsMax);
+  const Plan many = plan_of_half(2 * kSeatsWithPathsMax + 2);
+  EXPECT_EQ(many.resume, Step(40));
+  EXPECT_EQ(paths_of(many, 1), 1);
+  EXPECT_EQ(paths_of(many, 3), 0);
+}
+
 // Byte by byte, whether a step of each seat can be put together.
 bool is_whole_naively(const PlanInput& input, Seat seat, Step step, std::uint64_t bytes) {
   const auto is_struck = [&](NodeLife at, SourceKind kind, const InventoryItem& of, Seat reader, std::uint64_t byte) {

@@ -478,11 +478,15 @@ std::map<Seat, Parts> all_sources(const PlanInput& input, const Paths& paths, St
                       [&](Extent extent) { all[item.seat].push_back(part_at(input, inventory.life, item, extent)); });
     }
   }
+  const bool only_needed = all.size() > kSeatsWithPathsMax;
   for (auto& [seat, parts] : all) {
     const Candidate& nearest = chosen.nearest[seat.value];
-    for (const Part& path : paths_of(input, paths, seat, step, nearest.item->slot_generation))
-      if (!nearest.is_path() || (path.extent.is_whole() && belong_together(*nearest.item, *path.at.item)))
-        parts.push_back(path);
+    ExtentUnion had;
+    for (const Part& part : parts) had.add(part.extent);
+    for (const Part& path : paths_of(input, paths, seat, step, nearest.item->slot_generation)) {
+      const bool fits = !nearest.is_path() || (path.extent.is_whole() && belong_together(*nearest.item, *path.at.item));
+      if (fits && (!only_needed || had.add(path.extent))) parts.push_back(path);
+    }
   }
   return all;
 }
