@@ -49,6 +49,23 @@ class PathsTest(TorchTest):
             self.flip_and_kill(job, 0.5)  # the volatile state is by far the larger part
             self.assert_fails(job, "cannot recover", f"seat {SEAT}", "other paths: only bytes 0-")
 
+    def test_a_communication_hook_may_come_inside_the_loop(self):
+        """Under one nothing is declared equal. A process that begins anew declares before its first step, so without a
+        hook that the first process had when it declared; or with one that it had not."""
+        for hook in ({"hook_at": 1}, {"hook_at": 3, "hook_late": True}):
+            with self.subTest(**hook), self.training("--test-hooks", nodes=2, spares=1, steps=60, step_ms=50,
+                                                     optimizer="adam", **hook) as job:
+                job.wait_spare(timeout_s=START_S)
+                before = job.wait_step(6, START_S)
+                victim = jobs.seats(before)[SEAT]["node"]
+                job.kill_node(victim)
+                after = job.wait_running(jobs.generation(before), START_S)
+                self.assert_survivors(before, after, but=[victim])
+                job.wait_step(jobs.committed(after) + 4, START_S)
+                self.kill_trainer(job, 0)
+                job.wait_running(jobs.generation(after), START_S)
+                self.assert_like_plain(job)
+
 
 if __name__ == "__main__":
     harness.main()

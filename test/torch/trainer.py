@@ -52,6 +52,10 @@ def parse():
     parser.add_argument("--stop", metavar="SEAT:STEP")
     parser.add_argument("--replace", metavar="SEAT:STEP", help="a parameter is put elsewhere")
     parser.add_argument("--wider", metavar="SEAT", type=int, help="this seat has another model beside the one in DDP")
+    parser.add_argument("--hook-at", type=int, default=0, metavar="STEP",
+                        help="from this step on a communication hook exchanges gradients")
+    parser.add_argument("--hook-late", action="store_true",
+                        help="a process that comes in late registers it before its first step")
     parser.add_argument("--unprotected", action="store_true", help="an optimizer that isn't protected steps the model")
     parser.add_argument("--no-loop", action="store_true")
     parser.add_argument("--no-rehearsal", action="store_true")
@@ -159,6 +163,12 @@ def make_optimizer(kind, model):
     return Replacing(model.parameters(), {"lr": 1e-2})
 
 
+def averaged(_, bucket):
+    """A communication hook that does what DDP does without any."""
+    gradients = bucket.buffer().div_(dist.get_world_size())
+    return dist.all_reduce(gradients, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
 class Replacing(torch.optim.Optimizer):
     """Momentum whose state is another tensor after each step, and a number besides."""
 
@@ -228,7 +238,14 @@ class Training:
             late = options.carried * 3 if self.job.rank == 0 else options.carried // 3
             self.counts["carried"] = torch.zeros(late if self.job.rehearsal else options.carried)
         self.evaluations = torch.Generator().manual_seed(7)
+        self.hooked = False
+        if options.hook_late and self.job.rehearsal:
+            self.hook()
         self.protect()
+
+    def hook(self):
+        self.hooked = True
+        self.model.register_comm_hook(None, averaged)
 
     def protect(self):
         things = [self.scheduler, self.model, self.sampler, self.scaler]
@@ -295,6 +312,8 @@ class Training:
         else:
             ids = self.sampler.batch(step)
             inputs, targets = self.inputs[ids], self.targets[ids]
+        if 0 < self.options.hook_at <= int(step) and not self.hooked:
+            self.hook()
         self.optimizer.zero_grad()
         total = 0.0
         parts = list(zip(inputs.chunk(self.options.accumulate), targets.chunk(self.options.accumulate), strict=False))

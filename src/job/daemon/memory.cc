@@ -1,7 +1,9 @@
 #include "job/daemon/memory.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "base/contains.h"
 #include "base/log.h"
 #include "job/layout/equal_state.h"
 #include "job/layout/seat_layout.h"
@@ -191,9 +193,20 @@ std::vector<EqualOffer> Memory::equal_offers() {
     const auto [known, is_new] = offers_.try_emplace(key.second);
     if (is_new || known->second.layout_digest != spec.layout_digest)
       known->second = {spec.layout_digest, offers_in(spec)};
-    all.insert(all.end(), known->second.offers.begin(), known->second.offers.end());
+    const auto limit = offers_limit_.find(key.second);
+    std::ranges::copy_if(known->second.offers, std::back_inserter(all), [&](const EqualOffer& offer) {
+      return limit == offers_limit_.end() || contains(limit->second, offer);
+    });
   }
   return all;
+}
+
+void Memory::note_declared(const ArenaSpec& declared) {
+  const ArenaHandle held = find(ArenaKind::own, declared.seat);
+  if (held && held->arena.spec().layout != declared.layout)
+    offers_limit_[declared.seat] = offers_in(declared);
+  else
+    offers_limit_.erase(declared.seat);
 }
 
 std::uint64_t Memory::bytes() const {

@@ -75,6 +75,8 @@ class Memory {
   [[nodiscard]] std::vector<InventoryItem> inventory() const;
   // What the layouts of own arenas declare equal on other seats. Cost: a layout is read once.
   [[nodiscard]] std::vector<EqualOffer> equal_offers();
+  // What its trainer declares now, which may be another process: of the seat's slots nothing else is offered to others.
+  void note_declared(const ArenaSpec& declared);
   [[nodiscard]] std::uint64_t bytes() const;                                    // of arenas
   [[nodiscard]] std::uint64_t ready_bytes() const;                              // of segments for arenas to come
   [[nodiscard]] std::uint64_t own_bytes_max() const { return own_bytes_max_; }  // of the largest own arena; any thread
@@ -88,7 +90,8 @@ class Memory {
     std::uint64_t layout_digest = 0;
     std::vector<EqualOffer> offers;
   };
-  std::map<Seat, Offers> offers_;  // of own arenas, as last asked
+  std::map<Seat, Offers> offers_;                         // of own arenas, as last asked
+  std::map<Seat, std::vector<EqualOffer>> offers_limit_;  // where the trainer's layout is not the arena's
   void note_own_bytes();
   [[nodiscard]] Result<ReadySegment> segment_for(const ArenaSpec& spec) const;
   Keeper keeper_;

@@ -271,16 +271,16 @@ void Seats::answer_layouts() {
   }
 }
 
-// A process that begins anew may declare blobs of another capacity, as it knows less of their state. What is restored
-// has the capacity that it was captured with.
-ArenaSpec Seats::in_room_of_snapshot(ArenaSpec spec) const {
+// A process that begins anew may declare blobs of another capacity, as it knows less of their state, or others to be equal on
+// other seats, as what it declares before its first step. What is restored has the layout that it was captured with.
+ArenaSpec Seats::in_layout_of_snapshot(ArenaSpec spec) const {
   const ArenaHandle held = parts_.memory.find(ArenaKind::own, spec.seat);
   if (parts_.context.mirror.state().resume.value == 0 || !held) return spec;
   const ArenaSpec& there = held->arena.spec();
   if (there.layout == spec.layout) return spec;
   const auto declared = parse_layout(spec.layout);
   const auto captured = parse_layout(there.layout);
-  if (!declared || !captured || !are_equal_but_for_capacity(*captured, *declared)) return spec;
+  if (!declared || !captured || !have_same_state(*captured, *declared)) return spec;
   spec.payload_bytes = there.payload_bytes;
   spec.layout_digest = there.layout_digest;
   spec.layout = there.layout;
@@ -288,7 +288,8 @@ ArenaSpec Seats::in_room_of_snapshot(ArenaSpec spec) const {
 }
 
 void Seats::give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_t id) {
-  const ArenaSpec spec = in_room_of_snapshot(std::move(declared));
+  parts_.memory.note_declared(declared);
+  const ArenaSpec spec = in_layout_of_snapshot(std::move(declared));
   if (Status enough = check_room(spec); !enough) return on_arena(trainer.index, spec, std::move(enough).error());
   // It may take long to make, and the trainer may ask for something else meanwhile.
   parts_.arenas.own(spec, [this, spec, index = trainer.index, id](const Result<ArenaHandle>& arena) {

@@ -49,7 +49,7 @@ class Seats {
   // `id` of the request.
   void give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_t id);
   [[nodiscard]] bool awaits_snapshot(const ArenaSpec& spec) const;
-  [[nodiscard]] ArenaSpec in_room_of_snapshot(ArenaSpec spec) const;
+  [[nodiscard]] ArenaSpec in_layout_of_snapshot(ArenaSpec spec) const;
   void answer_layouts();
   [[nodiscard]] Status check_room(const ArenaSpec& spec);
   void on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <tuple>
 
 #include "base/digest.h"
@@ -156,10 +157,10 @@ TEST_F(TwoSeats, TogetherNeedNoMoreThanTheBudget) {
 }
 
 // Its own on each seat but for what it declares equal; shared_text says nothing of it.
-SeatLayout layout_with_equal(std::uint64_t rows, std::uint64_t own_rows) {
+SeatLayout layout_with_equal(std::uint64_t rows, std::uint64_t own_rows, std::uint32_t equal_axes = 1) {
   LayoutBuilder builder(2);
   EXPECT_TRUE(builder.add_mesh({"dense", {{"dp", 2}}}));
-  for (const auto& [name, count, axes] : {std::tuple("own", own_rows, 0u), std::tuple("wte", rows, 1u)}) {
+  for (const auto& [name, count, axes] : {std::tuple("own", own_rows, 0u), std::tuple("wte", rows, equal_axes)}) {
     LayoutEntry entry;
     entry.name = name;
     entry.role = "weight";
@@ -269,6 +270,35 @@ TEST_F(TwoSeats, ABlobGetsTheCapacityOfTheSnapshotThatLiesHere) {
   const auto refused = answer<RefusedMessage>(first);
   ASSERT_TRUE(refused);
   EXPECT_NE(refused->why.find("tensor wte (weight)"), std::string::npos) << refused->why;
+}
+
+// A communication hook, say, which is there only from the third step on: a process that begins anew has not got it yet.
+TEST_F(TwoSeats, ASnapshotIsRestoredWhateverIsDeclaredEqualNowAndOnlyWhatBothSayIsOffered) {
+  const SeatLayout with = layout_with_equal(1000, 1, 1);
+  const SeatLayout without = layout_with_equal(1000, 1, 0);
+  ask(first, declaration_of(with));
+  ask(second, declaration_of(without));
+  ASSERT_TRUE(answer<ArenaMessage>(first));
+  ASSERT_TRUE(answer<ArenaMessage>(second));
+  const std::array held{memory.find(ArenaKind::own, Seat(0)), memory.find(ArenaKind::own, Seat(1))};
+  for (const ArenaHandle& arena : held) capture(arena->arena.slot(1), Step(41));
+  ASSERT_EQ(memory.equal_offers().size(), 1u);
+  memory.freeze_all();
+  node.state.resume = Step(41);
+  node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(41)},
+                        {Seat(1), SourceKind::own_arena, test_life(0), Generation(1), Step(41)}};
+  (void)node.learn();
+  imports.begin();
+  ask(first, declaration_of(without));
+  ask(second, declaration_of(with));
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  EXPECT_TRUE(answer<ArenaMessage>(second));
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), held[0]);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(1)), held[1]);
+  EXPECT_TRUE(memory.equal_offers().empty());
+  ask(first, declaration_of(with));
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  EXPECT_EQ(memory.equal_offers().size(), 1u);
 }
 
 // An arena of what a seat declares would be replaced by the one that comes with the snapshot.

@@ -267,10 +267,11 @@ Result<SeatLayout> parse_layout(std::string_view all) {
   return layout;
 }
 
-bool are_equal_but_for_capacity(const SeatLayout& one, const SeatLayout& other) {
+bool have_same_state(const SeatLayout& one, const SeatLayout& other) {
   if (one.world != other.world || one.meshes != other.meshes) return false;
   return std::ranges::equal(one.entries, other.entries, [](const LayoutEntry& a, LayoutEntry b) {
     b.payload_offset = a.payload_offset;
+    b.equal_axes = a.equal_axes;
     if (is_blob(a) && is_blob(b)) {
       b.shape = a.shape;
       b.box = a.box;
@@ -286,7 +287,7 @@ std::string shared_text(const SeatLayout& layout) {
   for (const LayoutEntry& e : layout.entries) {
     if (e.placement != TensorPlacement::replicate) continue;
     out += text("tensor\t", e.name, '\t', e.role, '\t', text_of(e.shape), '\t', name_of(e.dtype), '\t',
-                name_of(e.lifetime), "\tmesh ", mesh_text(e.mesh), equal_text(e), '\n');
+                name_of(e.lifetime), "\tmesh ", mesh_text(e.mesh), '\n');
   }
   return out;
 }

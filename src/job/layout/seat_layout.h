@@ -79,11 +79,12 @@ using pawl::text_of;  // of shapes, beside those below
 // Fails: `corrupt` with the line's number. Cost is linear in the text, whoever wrote it.
 [[nodiscard]] Result<SeatLayout> parse_layout(std::string_view text);
 
-// Whether two layouts that were built or parsed are equal, or differ in nothing but the capacity of blobs, and hence in
-// offsets.
-[[nodiscard]] bool are_equal_but_for_capacity(const SeatLayout& one, const SeatLayout& other);
+// Whether a snapshot of one can be restored by whoever declares the other, both built or parsed: they differ in nothing
+// but the capacity of blobs, and hence in offsets, and in what is declared equal on other seats, which moves no byte.
+[[nodiscard]] bool have_same_state(const SeatLayout& one, const SeatLayout& other);
 
-// What must be equal on all seats: the world, the meshes, the replicated tensors.
+// What must be equal on all seats: the world, the meshes, the replicated tensors. What is declared equal on which seats is a
+// hint, and sums prove it.
 [[nodiscard]] std::string shared_text(const SeatLayout& layout);
 // What two shared texts disagree on, at most `limit` sentences, each naming a tensor (or mesh) with both shapes:
 // "tensor wte (weight): [50304,768] float32 here, [50257,768] float32 there". Empty if they are equal.

@@ -90,6 +90,21 @@ TEST(Layout, TextGoesAndComesBack) {
   EXPECT_EQ(digest_of(text_of(*parsed)), digest_of(text));
 }
 
+// What is declared equal on other seats is a hint: it moves no byte, and may depend on the moment of the declaration.
+TEST(Layout, WhatIsEqualElsewhereIsNoPartOfTheState) {
+  const auto built = [](std::uint64_t axes) {
+    LayoutBuilder builder = builder_of_four();
+    LayoutEntry entry = entry_of("w", "weight", {5, 3});
+    entry.equal_axes = axes;
+    EXPECT_TRUE(builder.add(entry));
+    return *builder.build();
+  };
+  EXPECT_NE(text_of(built(1)), text_of(built(0)));
+  EXPECT_TRUE(have_same_state(built(1), built(0)));
+  EXPECT_TRUE(have_same_state(built(0), built(1)));
+  EXPECT_EQ(shared_text(built(1)), shared_text(built(0)));
+}
+
 TEST(Layout, CapacityOfBlobsMayDiffer) {
   const auto built = [](std::uint64_t capacity, const char* blob = "sampler", const char* role = "weight") {
     LayoutBuilder builder = builder_of_four();
@@ -99,23 +114,23 @@ TEST(Layout, CapacityOfBlobsMayDiffer) {
     return *builder.build();
   };
   const SeatLayout layout = built(100);
-  EXPECT_TRUE(are_equal_but_for_capacity(layout, layout));
-  EXPECT_TRUE(are_equal_but_for_capacity(layout, built(5000)));
-  EXPECT_TRUE(are_equal_but_for_capacity(built(5000), layout));
-  EXPECT_FALSE(are_equal_but_for_capacity(layout, built(100, "scaler")));
-  EXPECT_FALSE(are_equal_but_for_capacity(layout, built(100, "sampler", "master")));
+  EXPECT_TRUE(have_same_state(layout, layout));
+  EXPECT_TRUE(have_same_state(layout, built(5000)));
+  EXPECT_TRUE(have_same_state(built(5000), layout));
+  EXPECT_FALSE(have_same_state(layout, built(100, "scaler")));
+  EXPECT_FALSE(have_same_state(layout, built(100, "sampler", "master")));
   SeatLayout other = layout;
   other.entries[2].shape = {8};
-  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
+  EXPECT_FALSE(have_same_state(layout, other));
   other = layout;
   other.world = 5;
-  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
+  EXPECT_FALSE(have_same_state(layout, other));
   other = layout;
   other.meshes[0].name = "wide";
-  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
+  EXPECT_FALSE(have_same_state(layout, other));
   other = layout;
   other.entries.pop_back();
-  EXPECT_FALSE(are_equal_but_for_capacity(layout, other));
+  EXPECT_FALSE(have_same_state(layout, other));
 }
 
 TEST(Layout, RefusesWhatIsWrong) {

@@ -59,8 +59,8 @@ Status Declared::seal(std::uint32_t bucket_bytes) {
   return {};
 }
 
-Status Declared::take_capacities(SeatLayout held, std::uint32_t bucket_bytes) {
-  PAWL_ENSURE(sealed() && are_equal_but_for_capacity(held, *layout_), "the arena is of another layout");
+Status Declared::take_layout(SeatLayout held, std::uint32_t bucket_bytes) {
+  PAWL_ENSURE(sealed() && have_same_state(held, *layout_), "the arena is of another layout");
   lay_out(std::move(held), bucket_bytes);
   return {};
 }

@@ -39,9 +39,9 @@ class Declared {
   // Lays it out; no more declarations. Fails: `invalid`.
   [[nodiscard]] Status seal(std::uint32_t bucket_bytes);
   [[nodiscard]] bool sealed() const { return layout_.has_value(); }
-  // The blobs of a sealed one get the capacity that they have in `held`, the layout of a snapshot. Not while a capture
-  // runs. Fails: `broken` if the two differ in anything else.
-  [[nodiscard]] Status take_capacities(SeatLayout held, std::uint32_t bucket_bytes);
+  // A sealed one becomes `held`, the layout of a snapshot: its blobs get other capacities, and other entries may be equal on
+  // other seats. Not while a capture runs. Fails: `broken` if the two differ in anything else.
+  [[nodiscard]] Status take_layout(SeatLayout held, std::uint32_t bucket_bytes);
   // Of a sealed one.
   [[nodiscard]] const SeatLayout& layout() const { return *layout_; }
   [[nodiscard]] const std::string& layout_text() const { return text_; }

@@ -192,9 +192,9 @@ Status Trainer::map_arena() {
   capture_.reset();
   PAWL_ASSIGN(arena_memory_, map_segment(answer.fds[0].get(), arena.size_bytes, {.populate = true}));
   PAWL_ASSIGN(arena_, Arena::open(arena_memory_.bytes()));
-  if (arena_.spec().layout != declared_->layout_text()) {  // a snapshot lies there, and its room counts
+  if (arena_.spec().layout != declared_->layout_text()) {  // a snapshot lies there, and its layout counts
     PAWL_ASSIGN(SeatLayout held, parse_layout(arena_.spec().layout));
-    PAWL_TRY(declared_->take_capacities(std::move(held), options_.bucket_bytes));
+    PAWL_TRY(declared_->take_layout(std::move(held), options_.bucket_bytes));
   }
   PAWL_TRY(check_arena(arena_.spec()));
   CaptureSource source;
