@@ -42,7 +42,8 @@ class Tensor(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("role", ctypes.c_char_p),
                 ("dtype", ctypes.c_int), ("dimension_count", ctypes.c_uint32), ("shape", ctypes.c_void_p),
                 ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("mesh", ctypes.c_uint32),
-                ("placement", ctypes.c_int), ("lifetime", ctypes.c_int), ("data", ctypes.c_void_p), ("equal_axes", ctypes.c_uint64)]
+                ("placement", ctypes.c_int), ("lifetime", ctypes.c_int), ("data", ctypes.c_void_p),
+                ("equal_axes", ctypes.c_uint64)]
 
 
 def after(step, world):

@@ -6,10 +6,10 @@
 //   alive 96-103
 //   replica 88-95 2.41 2.42.dirty layout F5ny5h1mcsI
 //   own_arena 96-103 2.41 2.42 layout F5ny5h1mcsI
-//   equal 96-103 0+8*64 0-8589934592 Xk3b9q2LmPA
+//   equal 96-103 0+1*512 0-8589934592 Xk3b9q2LmPA
 //   end
 //
-// The last row: these bytes of the own arenas of 96 to 103, each with 63 other seats, 8 apart, were declared equal. A slot
+// The last row: these bytes of the own arenas of 96 to 103, each with 511 other seats, side by side, were declared equal. A slot
 // that holds only a part of its stream says which: "replica 3-3 2.41:0-4096 layout ...". docs/protocol.md has the grammar.
 // Pure. Parsing refuses what it does not know (Code::corrupt, naming the line): another version, words missing or too many,
 // numbers out of range, slots that are not in order, text beyond kRecordBytesMax, more than kInventorySlotsMax slots. It

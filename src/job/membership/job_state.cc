@@ -170,7 +170,7 @@ using JobRecordView = JobRecordOf<const JobState&>;  // what is written: a state
 template <class Io, Is<Struck> Record>
 void fields(Io& io, Record& r) {
   io("at", r.at), io("seat", r.seat), io("kind", r.kind), io("slot_generation", r.slot_generation), io("step", r.step);
-  io.unless_default("extent", r.extent), io.unless_default("of", r.of);
+  io.unless_default("extent", r.extent), io.unless_default("of", r.of), io.unless_default("differs", r.differs);
 }
 template <class Io, Is<Cause> Record>
 void fields(Io& io, Record& r) {

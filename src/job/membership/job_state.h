@@ -109,7 +109,8 @@ struct Struck {
   Generation slot_generation;
   Step step;
   Extent extent = {};
-  Seat of = {};  // of a path: whose own arena differs from what `seat` had. It may be right about itself
+  Seat of = {};          // of a path: whose own arena `seat` can't read there. It may be right about itself
+  bool differs = false;  // what was declared equal is not; else it is only gone, or damaged
   bool operator==(const Struck&) const = default;
 };
 

@@ -245,8 +245,9 @@ Reports reports_of(const QuiescingView& view, const Roster& roster) {
 }
 
 Plan plan_of(const QuiescingView& view, std::span<const Inventory> inventories, const Reports& reports,
-             std::span<const NodeLife> evicted, std::span<const NodeLife> lingering) {
+             std::span<const NodeLife> evicted, std::span<const NodeLife> lingering, bool unproven = false) {
   PlanInput input;
+  input.unproven = unproven;
   input.seat_count = static_cast<std::uint32_t>(view.state.seats.size());
   input.inventories = inventories;
   input.lineage = view.state.lineage;
@@ -277,17 +278,31 @@ bool is_enough(const Plan& plan, bool anybody) {
   return !is_beyond_recovery(plan, anybody) && plan.resume >= plan.committed;
 }
 
-// From the members' memory alone if that is enough: they are there for longer.
-Plan best_plan(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted) {
-  Plan plan = plan_of(view, reports.members, reports, evicted, {});
-  if (reports.lingering.empty() || is_enough(plan, is_anybody_there(view, reports))) return plan;
+// With what lies at lingering nodes.
+Plan plan_of_all(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted,
+                 bool unproven = false) {
   const std::vector<NodeLife> lingering = lives_in(reports.lingering);
   std::vector<NodeLife> gone(evicted.begin(), evicted.end());
   std::erase_if(gone, [&lingering](NodeLife life) { return contains(lingering, life); });
   std::vector<Inventory> all(reports.members.begin(), reports.members.end());
   all.insert(all.end(), reports.lingering.begin(), reports.lingering.end());
-  Plan more = plan_of(view, all, reports, gone, lingering);
+  return plan_of(view, all, reports, gone, lingering, unproven);
+}
+
+// From the members' memory alone if that is enough: they are there for longer.
+Plan best_plan(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted) {
+  Plan plan = plan_of(view, reports.members, reports, evicted, {});
+  if (reports.lingering.empty() || is_enough(plan, is_anybody_there(view, reports))) return plan;
+  Plan more = plan_of_all(view, reports, evicted);
   return more.resume > plan.resume ? more : plan;
+}
+
+// Where the job would end, and everybody who may have more was heard or had the time: seats of which nothing is left go on
+// from what others have declared equal. Any step that is proven is better, an earlier one too.
+Plan with_last_resort(const QuiescingView& view, const Reports& reports, bool anybody, bool all_heard, Plan plan) {
+  if (!is_beyond_recovery(plan, anybody) || (!all_heard && !view.lingering_late)) return plan;
+  Plan unproven = plan_of_all(view, reports, view.state.evicted, true);
+  return is_beyond_recovery(unproven, anybody) ? plan : unproven;
 }
 
 // Who is a suspect again before a step after this one is committed is one without progress (open_generation).
@@ -410,9 +425,9 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     return Wait{std::move(what), std::move(late), false};
   }
 
-  const Plan plan = best_plan(view, reports, state.evicted);
   const bool anybody = is_anybody_there(view, reports);
   const std::vector<NodeLife> unheard = unheard_of(view, reports.lingering);
+  const Plan plan = with_last_resort(view, reports, anybody, unheard.empty(), best_plan(view, reports, state.evicted));
   const bool may_wait = !view.lingering_late || is_beyond_recovery(plan, anybody);
   if (!unheard.empty() && !is_enough(plan, anybody) && may_wait)
     return Wait{text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),

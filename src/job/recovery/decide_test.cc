@@ -972,6 +972,63 @@ TEST_F(Lingering, ItGoesWhenTheStateSaysWhatItKnewToBeCommitted) {
   EXPECT_FALSE(lingers());
 }
 
+// All is equal on all seats, nothing of seat 1 is left with the members, and node 2 lingers.
+class LingeringAmongPaths : public Lingering {
+ protected:
+  LingeringAmongPaths() {
+    for (Inventory& inventory : inventories) declare_equal(inventory);
+    declare_equal(of_node_2);
+  }
+  static void declare_equal(Inventory& inventory) {
+    for (const InventoryItem& one : inventory.items)
+      if (one.kind == SourceKind::own_arena) inventory.equal.push_back({{Seat(0), 1, 3}, {{}, 9}, one.seat});
+  }
+  static bool reads_paths(const JobState& next) {
+    return std::ranges::any_of(
+        next.sources, [](const Source& source) { return source.kind == SourceKind::path && source.seat == Seat(1); });
+  }
+};
+
+TEST_F(LingeringAmongPaths, WhatOthersDeclaredEqualDoesNotStandInForItsProvenCopy) {
+  EXPECT_EQ(waits(restore()).what, "inventory of node 2, which was evicted and may hold the only copies");
+  EXPECT_TRUE(must_linger({spec, state, inventories, nodes, cordoned}, life(2)));
+  inventories.push_back(of_node_2);
+  nodes = {record(0, 0), record(1, 0), record(2, 0), record(3, 1)};  // a spare too few
+  EXPECT_TRUE(must_linger({spec, state, inventories, nodes, cordoned}, life(2)));
+  nodes.push_back(record(4, 1));
+  const JobState next = moved(restore());
+  const auto of_seat_1 = std::ranges::find(next.sources, Seat(1), &Source::seat);
+  EXPECT_EQ(of_seat_1->kind, SourceKind::replica);
+  EXPECT_EQ(of_seat_1->from, life(2));
+}
+
+TEST_F(LingeringAmongPaths, ThenTheyAreTheLastResort) {
+  forget(life(2));
+  const Decision decision = restore();
+  const JobState next = moved(decision);
+  EXPECT_EQ(next.phase, JobPhase::restoring);
+  EXPECT_TRUE(reads_paths(next));
+  EXPECT_TRUE(has(std::get<StateMove>(decision).why, "nothing of its own is left"))
+      << std::get<StateMove>(decision).why;
+}
+
+TEST_F(LingeringAmongPaths, OneThatNeverReportsIsNotWaitedForForEver) {
+  QuiescingView view{spec, state, inventories, nodes, cordoned};
+  view.lingering_late = true;
+  EXPECT_TRUE(reads_paths(moved(decide_restore(view, life(0)))));
+}
+
+TEST_F(LingeringAmongPaths, AnEarlierStepThatIsProvenIsBetter) {
+  forget(life(2));
+  for (std::uint32_t seat = 0; seat < 3; ++seat)
+    inventories[0].items.push_back({Seat(seat), seat == 0 ? SourceKind::own_arena : SourceKind::replica, Generation(1),
+                                    Step(39), SlotState::sealed, 7});
+  state.committed = Step(40);
+  const JobState next = moved(restore());
+  EXPECT_EQ(next.resume, Step(39));
+  EXPECT_EQ(std::ranges::find(next.sources, Seat(1), &Source::seat)->kind, SourceKind::replica);
+}
+
 TEST_F(Lingering, ItDoesNotWaitForNobody) {
   state.evicted.push_back(life(0));
   nodes = {record(2, 0)};

@@ -17,21 +17,26 @@ bool is_of(const Struck& struck, const EqualSlots& slot, Seat reader) {
          struck.step == slot.item->step;
 }
 
-Extents readable(const EqualSlots& slot, Seat reader, std::span<const Struck> all_struck) {
+Extents offered(const EqualSlots& slot) {
   Extents there;
   for (const EqualOffer* offer : slot.offers) there.push_back(common_part(offer->state.extent, slot.item->extent));
+  return there;
+}
+
+Extents readable(const EqualSlots& slot, const Extents& there, Seat reader, std::span<const Struck> all_struck) {
   Extents struck;
   for (const Struck& one : all_struck)
     if (is_of(one, slot, reader)) struck.push_back(one.extent);
   return without(there, struck);
 }
 
+// Those that are only gone or damaged say nothing of the others.
 template <class Accept>
-std::size_t paths_struck(Seat reader, Step step, Generation generation, std::span<const Struck> all_struck,
-                         Accept accept) {
+std::size_t differing_paths(Seat reader, Step step, Generation generation, std::span<const Struck> all_struck,
+                            Accept accept) {
   std::set<Seat> paths;
   for (const Struck& one : all_struck)
-    if (one.kind == SourceKind::path && one.seat == reader && one.step == step && one.slot_generation == generation &&
+    if (one.differs && one.seat == reader && one.step == step && one.slot_generation == generation &&
         accept(one.extent))
       paths.insert(one.of);
   return paths.size();
@@ -39,7 +44,7 @@ std::size_t paths_struck(Seat reader, Step step, Generation generation, std::spa
 
 // So many paths of one slot have proved to differ that what was declared equal is not.
 bool is_refuted(Seat reader, Step step, Generation generation, std::span<const Struck> all_struck) {
-  return paths_struck(reader, step, generation, all_struck, [](Extent) { return true; }) >= kPathsMax;
+  return differing_paths(reader, step, generation, all_struck, [](Extent) { return true; }) >= kPathsMax;
 }
 
 std::uint32_t place_in(const SeatsAlong& seats, Seat seat) {
@@ -56,7 +61,7 @@ bool are_enough(std::span<const Source> there, std::span<const Source> all) {
 }
 
 bool paths_differ(Seat seat, Step step, Generation generation, std::span<const Struck> struck) {
-  return paths_struck(seat, step, generation, struck, [](Extent extent) { return extent.is_whole(); }) > 1;
+  return differing_paths(seat, step, generation, struck, [](Extent extent) { return extent.is_whole(); }) > 1;
 }
 
 void Paths::add(const Inventory& inventory, const InventoryItem& item) {
@@ -96,16 +101,26 @@ std::vector<PathPart> Paths::of(Seat seat, Step step, Generation generation, std
     const auto next = std::ranges::upper_bound(slots, seat, {}, [](const EqualSlots& slot) { return slot.item->seat; });
     const auto begin = static_cast<std::size_t>(next - slots.begin());
     std::set<Seat> taken;
+    Extents wanted;
+    Extents had;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const EqualSlots& slot = slots[(begin + i) % slots.size()];
       const Seat other = slot.item->seat;
       if (other == seat) continue;
-      if (taken.size() == kPathsMax && !taken.contains(other)) break;
+      const bool is_further = taken.size() >= kPathsMax && !taken.contains(other);
+      if (is_further && covers(had, wanted)) break;
+      const Extents there = offered(slot);
+      const Extents left = readable(slot, there, seat, struck);
+      wanted.insert(wanted.end(), there.begin(), there.end());
+      if (is_further && covers(had, left)) continue;  // it lacks what the others lack
       const std::uint32_t distance = (place_in(seats, other) + seats.count - place_in(seats, seat)) % seats.count;
-      for (const Extent& extent : readable(slot, seat, struck)) {
+      for (const Extent& extent : left) {
         parts.push_back({slot.at, slot.item, extent, distance});
         taken.insert(other);
       }
+      had.insert(had.end(), left.begin(), left.end());
+      had = joined_extents(std::move(had));
+      wanted = joined_extents(std::move(wanted));
     }
   }
   return parts;

@@ -16,10 +16,12 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kPathsMax = 4;  // of a seat; as many as a fetch has streams
+inline constexpr std::uint32_t kPathsMax = 4;  // of a seat, unless they lack something; as many as a fetch has streams
 // Where more seats than that read from others, paths are named only for what nobody else has: no two seats have the same
 // ones, so they would take a row of the state each.
 inline constexpr std::size_t kSeatsWithPathsMax = 256;
+// Of all seats together, besides those that are needed: one is some 60 bytes of a state, which has room for 1 MiB.
+inline constexpr std::size_t kFurtherPathsMax = 4096;
 
 // Own slots that were declared equal on the same seats, in the order of their seats.
 struct EqualSlots {
@@ -39,7 +41,8 @@ struct PathPart {
 // paths, if the seat has any slot of its own left.
 [[nodiscard]] bool are_enough(std::span<const Source> there, std::span<const Source> all);
 
-// Whether two paths of that slot were struck out in whole for `seat`: without sums of its own, they differed from each other.
+// Whether two whole paths of that slot were struck out for `seat` because they differ: from each other, or from what the seat's
+// own trainer declares.
 [[nodiscard]] bool paths_differ(Seat seat, Step step, Generation generation, std::span<const Struck> struck);
 
 class Paths {
@@ -49,7 +52,7 @@ class Paths {
   void finish();  // after the last one; nothing is found before
   [[nodiscard]] bool empty() const { return slots_.empty(); }
   // Of at most kPathsMax other seats, the next in the group first: what `seat` can read there at that step and generation,
-  // without what was struck out for it, or for the other seat itself.
+  // without what was struck out for it, or for the other seat itself. Of further ones only what all of these lack.
   [[nodiscard]] std::vector<PathPart> of(Seat seat, Step step, Generation generation,
                                          std::span<const Struck> struck) const;
   // Slot generations in which any path of the seat has the step, the latest first.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <set>
 
@@ -45,7 +46,21 @@ class PlannerWithPaths : public testing::Test {
   void strike(std::uint32_t node, std::uint32_t seat, SourceKind kind, Extent extent, std::uint32_t of = 0) {
     struck.push_back({life(node), Seat(seat), kind, Generation(1), Step(40), extent, Seat(of)});
   }
+  void strike_as_different(std::uint32_t seat, std::uint32_t of, Extent extent) {
+    strike(of, seat, SourceKind::path, extent, of);
+    struck.back().differs = true;
+  }
+  void make_all_equal() {
+    declare_equal({});
+    for (Inventory& inventory : inventories)
+      for (InventoryItem& each : inventory.items) each.layout_digest = 5;
+  }
   PlanInput input() const { return {4, inventories, lineage, struck, evicted, {}, seats, 1}; }
+  PlanInput with_unproven() const {
+    PlanInput all = input();
+    all.unproven = true;
+    return all;
+  }
   std::vector<Source> sources_of_seat(std::uint32_t seat) const {
     const Plan plan = plan_restore(input());
     std::vector<Source> all;
@@ -70,11 +85,12 @@ TEST_F(PlannerWithPaths, ASeatWithItsOwnCopyReadsNoPath) {
   for (const Source& source : plan.sources) EXPECT_EQ(source.kind, kOwn);
 }
 
-TEST_F(PlannerWithPaths, ASeatThatMovesReadsPathsBesideItsReplicaTheNextFirst) {
+TEST_F(PlannerWithPaths, ASeatThatMovesReadsPathsBesideItsReplicaWhichIsNamedFirst) {
   lose(1);
   const Source replica{Seat(1), kReplica, life(2), Generation(1), Step(40)};
-  EXPECT_EQ(sources_of_seat(1), (std::vector<Source>{path(1, 2, {0, kShared}), path(1, 3, {0, kShared}),
-                                                     path(1, 0, {0, kShared}), replica}));
+  EXPECT_EQ(sources_of_seat(1), (std::vector<Source>{replica, path(1, 2, {0, kShared}), path(1, 3, {0, kShared}),
+                                                     path(1, 0, {0, kShared})}))
+      << "while its sums are awaited the replica is the one that is named";
 }
 
 TEST_F(PlannerWithPaths, WhatIsWrongInTheOnlyReplicaComesFromAPath) {
@@ -101,13 +117,15 @@ TEST_F(PlannerWithPaths, WhatOnlyTheSeatHasNoPathGivesBack) {
 TEST_F(PlannerWithPaths, WithoutAnythingOfItsOwnASeatIsLostUnlessAllOfItIsEqual) {
   lose(1);
   lose(2);  // with the replica of seat 1, and seat 2, which has one at node 3
-  EXPECT_EQ(plan_restore(input()).resume, Step(0));
-  declare_equal({});
-  for (Inventory& inventory : inventories)
-    for (InventoryItem& each : inventory.items) each.layout_digest = 5;
-  const Plan plan = plan_restore(input());
+  EXPECT_EQ(plan_restore(with_unproven()).resume, Step(0));
+  make_all_equal();
+  EXPECT_EQ(plan_restore(input()).resume, Step(0)) << "nothing proves it";
+  const Plan plan = plan_restore(with_unproven());
   EXPECT_EQ(plan.resume, Step(40));
-  EXPECT_EQ(sources_of_seat(1), (std::vector<Source>{path(1, 3, {}), path(1, 0, {})}));
+  std::vector<Source> of_seat;
+  std::ranges::copy_if(plan.sources, std::back_inserter(of_seat),
+                       [](const Source& source) { return source.seat == Seat(1); });
+  EXPECT_EQ(of_seat, (std::vector<Source>{path(1, 3, {}), path(1, 0, {})}));
   ASSERT_EQ(plan.notes.size(), 1u);
   EXPECT_NE(plan.notes[0].find("seat 1: nothing of its own is left"), std::string::npos) << plan.notes[0];
 }
@@ -139,18 +157,23 @@ TEST_F(PlannerWithPaths, PathsThatDifferAreNoSourceOfASeatThatHasNothingLeft) {
   }
   lose(1);
   lose(2);
-  PlanInput of_six = input();
+  PlanInput of_six = with_unproven();
   of_six.seat_count = 6;
   EXPECT_EQ(plan_restore(of_six).resume, Step(40));
   strike(3, 1, SourceKind::path, {}, 3);
-  of_six.struck = struck;
-  EXPECT_EQ(plan_restore(of_six).resume, Step(40)) << "it may be gone";
   strike(4, 1, SourceKind::path, {}, 4);
+  of_six.struck = struck;
+  EXPECT_EQ(plan_restore(of_six).resume, Step(40)) << "they are only gone";
+  struck.clear();
+  strike_as_different(1, 3, {});
+  of_six.struck = struck;
+  EXPECT_EQ(plan_restore(of_six).resume, Step(40)) << "from what, is not known";
+  strike_as_different(1, 4, {});
   of_six.struck = struck;
   const Plan plan = plan_restore(of_six);
   EXPECT_EQ(plan.resume, Step(0));
   ASSERT_FALSE(plan.lost.empty());
-  EXPECT_NE(plan.lost[0].find("other paths: they differ from each other"), std::string::npos) << plan.lost[0];
+  EXPECT_NE(plan.lost[0].find("other paths: what was declared equal is not"), std::string::npos) << plan.lost[0];
 }
 
 TEST_F(PlannerWithPaths, WhatIsWrongOnAPathIsNotReadThere) {
@@ -171,13 +194,62 @@ TEST_F(PlannerWithPaths, AnotherSlotGenerationIsNoPath) {
   EXPECT_EQ(plan_restore(input()).resume, Step(0));
 }
 
+// One bad bucket each, say: a fifth may have it right, and sums tell.
+TEST_F(PlannerWithPaths, DamageOnManyPathsShutsOutNoOther) {
+  for (std::uint32_t node = 4; node < 6; ++node) {
+    inventories.push_back({life(node), Generation(2), Step(40), {item(node, kOwn, 40)}, {}, 0});
+    seats.push_back({Seat(node), life(node), "", 0});
+  }
+  for (Inventory& inventory : inventories)
+    inventory.equal = {{{Seat(0), 1, 6}, {{0, kShared}, 99}, Seat(inventory.life.node.value)}};
+  lose(1);
+  strike(2, 1, kReplica, {0, 4096});
+  for (const std::uint32_t of : {2u, 3u, 4u, 5u}) strike(of, 1, SourceKind::path, {0, 4096}, of);
+  PlanInput of_six = input();
+  of_six.seat_count = 6;
+  EXPECT_EQ(plan_restore(of_six).resume, Step(40)) << "seat 0 has it";
+  for (Struck& one : struck) one.differs = one.kind == SourceKind::path;
+  EXPECT_EQ(plan_restore(of_six).resume, Step(0)) << "what was declared equal is not";
+}
+
+// A path of a node that leaves is worth no waiting for it.
+TEST_F(PlannerWithPaths, PathsAtNodesThatLeaveAreNotNamedWhereNobodyNeedsThem) {
+  lose(1);
+  PlanInput leaving = input();
+  const std::vector<NodeLife> lingering{life(3)};
+  leaving.lingering = lingering;
+  const auto names = [](const Plan& plan, std::uint32_t node) {
+    return std::ranges::any_of(plan.sources, [node](const Source& source) {
+      return source.kind == SourceKind::path && source.from == life(node);
+    });
+  };
+  const Plan plan = plan_restore(leaving);
+  EXPECT_TRUE(names(plan, 2));
+  EXPECT_FALSE(names(plan, 3));
+  strike(2, 1, kReplica, {0, 4096});
+  strike(2, 1, SourceKind::path, {0, 4096}, 2);
+  strike(0, 1, SourceKind::path, {0, 4096}, 0);
+  leaving.struck = struck;
+  EXPECT_TRUE(names(plan_restore(leaving), 3)) << "nobody else has it";
+}
+
 TEST_F(PlannerWithPaths, PathsMakeNoStepBetterKeptThanItsCopies) {
   for (const std::uint32_t node : {0u, 2u, 3u}) inventories[node].items.push_back(item(node, kOwn, 41));
-  declare_equal({});
-  for (Inventory& inventory : inventories)
-    for (InventoryItem& each : inventory.items) each.layout_digest = 5;
-  EXPECT_EQ(plan_restore(input()).resume,
+  make_all_equal();
+  EXPECT_EQ(plan_restore(with_unproven()).resume,
             Step(40));  // 41 is whole by paths, and lacks seat 1's own slot and all replicas
+}
+
+TEST_F(PlannerWithPaths, AnExposureCountsOnNothingThatIsNotProvenAndSaysWhatThereIs) {
+  const std::vector<NodeId> dead{NodeId(1), NodeId(2)};
+  const auto last_of = [&] {
+    const Exposure exposure = exposure_if(input(), dead, Step(40));
+    EXPECT_FALSE(exposure.recoverable);
+    return exposure.lost.empty() ? std::string() : exposure.lost.back();
+  };
+  EXPECT_EQ(last_of().find("nothing proves"), std::string::npos);
+  make_all_equal();
+  EXPECT_NE(last_of().find("from step 40 as other seats have it"), std::string::npos) << last_of();
 }
 
 // Half of `count` nodes die, and each of their seats has its replica at the next one; that of seat 1 lacks a bucket.
@@ -199,6 +271,35 @@ Plan plan_of_half(std::uint32_t count) {
   const std::vector<LineageEntry> lineage{{Generation(1), Step(0)}};
   const std::vector<Struck> struck{{life(2), Seat(1), kReplica, Generation(1), Step(40), {0, 4096}}};
   return plan_restore({count, inventories, lineage, struck, evicted, {}, seats, 1});
+}
+
+// A state with a row for each of many extents would not fit into one value of the control.
+TEST(Paths, AllSeatsTogetherNameNoMoreThanHaveRoom) {
+  constexpr std::uint32_t kCount = 400;
+  constexpr std::uint32_t kDead = 200;
+  std::vector<Inventory> inventories;
+  std::vector<Member> seats;
+  std::vector<NodeLife> evicted;
+  for (std::uint32_t node = 0; node < kCount; ++node) {
+    seats.push_back({Seat(node), life(node), "", 0});
+    if (node < kDead) {
+      evicted.push_back(life(node));
+      continue;
+    }
+    inventories.push_back({life(node), Generation(2), Step(40), {}, {}, 0});
+    inventories.back().items = {item(node, kOwn, 40), item(node - kDead, kReplica, 40)};
+    for (InventoryItem& each : inventories.back().items) each.layout_digest = each.seat.value;
+    for (std::uint64_t extent = 0; extent < kEqualExtentsMax; ++extent)
+      inventories.back().equal.push_back(
+          {{Seat(0), 1, kCount}, {{extent * 8192, extent * 8192 + 4096}, 99}, Seat(node)});
+  }
+  const std::vector<LineageEntry> lineage{{Generation(1), Step(0)}};
+  const Plan plan = plan_restore({kCount, inventories, lineage, {}, evicted, {}, seats, 1});
+  EXPECT_EQ(plan.resume, Step(40));
+  const auto paths = static_cast<std::size_t>(std::ranges::count(plan.sources, SourceKind::path, &Source::kind));
+  EXPECT_LE(paths, kFurtherPathsMax);
+  EXPECT_GT(paths, kFurtherPathsMax / 2);
+  EXPECT_EQ(plan.sources.size(), kCount + paths);
 }
 
 TEST(Paths, OfManySeatsOnlyThoseThatNeedThemNamePaths) {
@@ -327,7 +428,8 @@ TEST(Paths, AStepIsWholeExactlyIfItCanBePutTogetherByteByByte) {
       inventories.push_back(std::move(inventory));
     }
     const std::vector<LineageEntry> lineage{{Generation(1), Step(0)}, {Generation(2), Step(40)}};
-    const PlanInput input{count, inventories, lineage, struck, {}, Step(40), seats, 0};
+    PlanInput input{count, inventories, lineage, struck, {}, Step(40), seats, 0};
+    input.unproven = true;
     bool naive = true;
     for (std::uint32_t seat = 0; seat < count; ++seat)
       naive = naive && is_whole_naively(input, Seat(seat), Step(40), kBytes);

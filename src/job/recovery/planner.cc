@@ -65,8 +65,9 @@ bool is_sound(const PlanInput& input, NodeLife at, const InventoryItem& item) {
 // lineage are the same state: the later generation went on from that step or a greater one.
 bool nearer(const Candidate& a, const Candidate& b) {
   const auto rank = [](const Candidate& c) {
-    const int kind = c.item->kind != SourceKind::own_arena ? 2 : c.is_path() ? 1 : 0;
-    return std::tuple(c.unreached, c.lingering, kind, c.distance, c.at, c.item->seat, ~c.item->slot_generation.value);
+    const bool is_replica = c.item->kind != SourceKind::own_arena;
+    return std::tuple(c.is_path(), c.unreached, c.lingering, is_replica, c.distance, c.at, c.item->seat,
+                      ~c.item->slot_generation.value);
   };
   if (const auto order = rank(a) <=> rank(b); order != 0) return order < 0;
   return a.item->layout_digest < b.item->layout_digest;
@@ -151,7 +152,7 @@ void join_parts(const PlanInput& input, const Paths& paths, Step number, StepSou
     if (const auto parts = step.parts.find(seat); parts != step.parts.end())
       nearest = nearest_together(
           parts->second, [&](Generation generation) { return paths_of(input, paths, seat, number, generation); });
-    else
+    else if (input.unproven)
       nearest = nearest_path(input, paths, seat, number);
     if (!nearest) continue;
     best = *nearest;
@@ -388,7 +389,7 @@ std::string why_not(const PlanInput& input, const Inventory& inventory, Seat sea
 // What other paths have of it is not enough.
 std::string part_on_paths(const PlanInput& input, const Paths& paths, Seat seat, Step step) {
   for (const Generation generation : paths.generations_of(seat, step)) {
-    if (paths_differ(seat, step, generation, input.struck)) return "other paths: they differ from each other";
+    if (paths_differ(seat, step, generation, input.struck)) return "other paths: what was declared equal is not";
     Extents extents;
     for (const PathPart& part : paths.of(seat, step, generation, input.struck)) extents.push_back(part.extent);
     if (!extents.empty()) return text("other paths: only ", to_text(joined_extents(extents)));
@@ -459,6 +460,29 @@ bool needs_others(const PlanInput& input, const Candidate& nearest) {
          seat >= input.seats.size() || input.seats[seat].life != nearest.at;
 }
 
+// All that are needed. Others let a seat read from more nodes; where it has nothing left they are what it is compared with.
+void add_paths(const PlanInput& input, const Paths& paths, Step step, const StepSources& chosen,
+               std::map<Seat, Parts>& all) {
+  const bool are_many = all.size() > kSeatsWithPathsMax;
+  std::size_t further = kFurtherPathsMax;
+  for (auto& [seat, parts] : all) {
+    const Candidate& nearest = chosen.nearest[seat.value];
+    const bool is_alone = nearest.is_path();
+    ExtentUnion had;
+    for (const Part& part : parts) had.add(part.extent);
+    Parts there = paths_of(input, paths, seat, step, nearest.item->slot_generation);
+    std::ranges::stable_sort(there, {}, [](const Part& path) { return path.at.lingering; });
+    for (const Part& path : there) {
+      if (is_alone && !(path.extent.is_whole() && belong_together(*nearest.item, *path.at.item))) continue;
+      if (!had.add(path.extent)) {
+        if (further == 0 || (!is_alone && (are_many || path.at.lingering))) continue;
+        --further;
+      }
+      parts.push_back(path);
+    }
+  }
+}
+
 // Of the seats that need others, all from which the state can be read.
 std::map<Seat, Parts> all_sources(const PlanInput& input, const Paths& paths, Step step, const StepSources& chosen) {
   std::map<Seat, Parts> all;
@@ -478,16 +502,7 @@ std::map<Seat, Parts> all_sources(const PlanInput& input, const Paths& paths, St
                       [&](Extent extent) { all[item.seat].push_back(part_at(input, inventory.life, item, extent)); });
     }
   }
-  const bool only_needed = all.size() > kSeatsWithPathsMax;
-  for (auto& [seat, parts] : all) {
-    const Candidate& nearest = chosen.nearest[seat.value];
-    ExtentUnion had;
-    for (const Part& part : parts) had.add(part.extent);
-    for (const Part& path : paths_of(input, paths, seat, step, nearest.item->slot_generation)) {
-      const bool fits = !nearest.is_path() || (path.extent.is_whole() && belong_together(*nearest.item, *path.at.item));
-      if (fits && (!only_needed || had.add(path.extent))) parts.push_back(path);
-    }
-  }
+  add_paths(input, paths, step, chosen, all);
   return all;
 }
 
@@ -609,6 +624,12 @@ Exposure exposure_if(const PlanInput& input, std::span<const NodeId> dead, Step 
   exposure.recoverable = plan.resume > Step(0) || (committed == Step(0) && anybody);
   exposure.steps_lost = committed > plan.resume ? committed.value - plan.resume.value : 0;
   exposure.lost = std::move(plan.lost);
+  if (exposure.recoverable) return exposure;
+  after.unproven = true;
+  const Step unproven = plan_restore(after).resume;
+  if (unproven > Step(0))
+    exposure.lost.push_back(text("the job would go on from step ", unproven,
+                                 " as other seats have it, which was declared equal and which nothing proves"));
   return exposure;
 }
 

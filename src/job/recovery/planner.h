@@ -7,7 +7,8 @@
 //               at members that are not evicted. Those of a seat are of one slot generation and one layout. Other seats' own
 //               slots of that generation are sources of what was declared equal (paths.h). They make a seat whole together
 //               with any part of its own, which has the sums that prove them; or alone, where nothing of its own is left
-//               and all was declared equal: then the reason says so.
+//               and all was declared equal. Nothing proves them then, so they count only where the caller says that the
+//               job would end otherwise (`unproven`); and the reason says so.
 //   lacking(X)  of the copies that the placement promises (the own slot, and k replicas along the ring), at members
 //               that are not evicted, the bytes of which there are no sources of X there.
 //   floor       the greatest step that is known to be committed, or from which this recovery already decided to go on
@@ -19,8 +20,8 @@
 // have survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest
 // whole step: going on is better than stopping.
 //
-// Sources in order of nearness: own arena on a living member, then paths, then replicas, then those at lingering nodes (decide.h);
-// those that the seat's node could not reach come after all others. A seat whose state lies in its own arena has that
+// Sources in order of nearness: own arena on a living member, then replicas, then those at lingering nodes (decide.h); those
+// that the seat's node could not reach come after all others of its own; then paths, which wait for the sums of the others. A seat whose state lies in its own arena has that
 // one; any other has all, so that they can be read side by side, and one that fails is no reason to plan anew. This is
 // the one place that knows. Pure.
 // Why not simply the greatest whole step: docs/decisions/0004-resume-from-the-redundant-step.md.
@@ -54,6 +55,7 @@ struct PlanInput {
   std::uint32_t replica_count = 1;           // along their ring (job/redundancy/placement.h)
   std::span<const NodeLife> lingering = {};  // evicted, too, but they may be read from: not among `evicted`
   std::span<const Unreached> unreached = {};
+  bool unproven = false;  // seats of which nothing is left go on from what others have declared equal
 };
 
 struct Plan {
