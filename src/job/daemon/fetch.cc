@@ -124,7 +124,8 @@ Fetch::Fetch(Options options)
     : options_(std::move(options)),
       changed_(options_.context.environment->tasks.make_condition()),
       places_(options_.sources.size()),
-      proof_(sources_in(options_.sources)) {}
+      proof_(sources_in(options_.sources)),
+      began_(options_.context.environment->clock.now()) {}
 
 std::shared_ptr<Fetch> Fetch::start(Options options) {
   std::shared_ptr<Fetch> fetch(new Fetch(std::move(options)));
@@ -234,16 +235,19 @@ Status Fetch::attempt(std::size_t lane, std::size_t source) {
 }
 
 bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
+  Clock& clock = options_.context.environment->clock;
   bool only = false;
+  bool is_too_late = false;  // to be compared with others: asked later it would come when they have given their bytes
   {
     std::lock_guard lock(mutex_);
     if (ended_ || over_) return false;
     state_.failed = error.what;
     ++places_[source].failures;
-    proof_.pass_over(source);
     only = running_ == 1;
+    is_too_late = proof_.is_awaited(source) && clock.now() - began_ >= options_.patience;
   }
   Duration pause = 10ms;
+  if (is_too_late) give_up_source(source, error);
   switch (error.code) {
     case Code::unreachable:  // a source that restarts its pawld, or has not seen the generation yet, answers later
     case Code::timeout:
@@ -259,7 +263,7 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
       pause = kFailedPause;
       break;
     case Code::not_found:
-      strike(source, options_.sources[source].source.extent, error.what);
+      strike(source, struck_of(options_.sources[source].source, options_.sources[source].source.extent), error.what);
       break;
     case Code::broken:
       finish(error);
@@ -267,7 +271,7 @@ bool Fetch::judge(std::size_t lane, std::size_t source, const Error& error) {
     default:
       give_up_source(source, error);
   }
-  options_.context.environment->clock.sleep(pause);
+  clock.sleep(pause);
   return true;
 }
 
@@ -307,26 +311,31 @@ void Fetch::give_up_source(std::size_t source, Error why) {
     std::lock_guard lock(mutex_);
     if (filling_) filling_->ranges.withdraw(source, {});
     places_[source].failed = std::move(why);
+    proof_.pass_over(source);
   }
   finish_if_lost();
 }
 
-void Fetch::strike(std::size_t source, Extent extent, const std::string& why) {
+void Fetch::strike(std::size_t source, const Struck& wrong, const std::string& why) {
   {
     std::lock_guard lock(mutex_);
     Place& place = places_[source];
     const Extent all = options_.sources[source].source.extent;
-    Extents struck{extent};
+    Struck now = wrong;
+    Extents struck{now.extent};
     for (const Struck& one : struck_)
       if (struck_of(options_.sources[source].source, one.extent) == one) struck.push_back(one.extent);
     place.struck = joined_extents(std::move(struck)).size();
-    if (place.struck > kStruckRangesMax) extent = all;
-    if (extent == all) place.failed = Error{Code::corrupt, why};
-    if (filling_) filling_->ranges.withdraw(source, extent);
-    struck_.push_back(struck_of(options_.sources[source].source, extent));
+    if (place.struck > kStruckRangesMax) now.extent = all;
+    if (now.extent == all) {
+      place.failed = Error{Code::corrupt, why};
+      proof_.pass_over(source);
+    }
+    if (filling_) filling_->ranges.withdraw(source, now.extent);
+    struck_.push_back(now);
     if (why_struck_.empty()) why_struck_ = why;
     log_warn("fetch_struck", "seat", first().seat, "from", options_.sources[source].source.from.node, "what",
-             to_text({&extent, 1}), "why", why);
+             to_text({&now.extent, 1}), "why", why);
   }
   finish_if_lost();
 }
@@ -364,6 +373,7 @@ void Fetch::finish(Status status) {
     if (std::exchange(over_, true)) return;
     for (const Place& place : places_) fetched.bytes_from.push_back(place.bytes);
     fetched.struck = struck_;
+    fetched.compared = proof_.compared();
     for (const Lane& lane : lanes_)
       if (lane.stream != nullptr) lane.stream->shut_down();
     changed_->notify_all();
@@ -497,9 +507,9 @@ Status Fetch::prove_by_sums(Stream& stream, std::size_t source) {
       text("bucket ", differs->bucket, " at seat ", here.of, " (node ", here.from.node, ") is not that of ",
            is_path(there) ? text("seat ", there.of) : text("seat ", here.seat, "'s own"), " (node ", there.from.node,
            "), though they were declared equal");
-  strike(source, here.extent, why);
+  strike(source, struck_for_difference(here), why);
   if (!is_path(there)) return {};
-  strike(differs->other, there.extent, why);  // nobody can tell which one is right, not even a third
+  strike(differs->other, struck_for_difference(there), why);  // nobody can tell which one is right, not even a third
   finish(Error{Code::corrupt, why});
   return {};
 }
@@ -553,7 +563,8 @@ Status Fetch::receive_range(Stream& stream, std::size_t lane, std::size_t source
     PAWL_ASSIGN(const BucketsBadMessage bad, message_in<BucketsBadMessage>(answer));
     if (bad.count == 0 || bad.first < range.first || bad.first + std::uint64_t{bad.count} > range.first + range.count)
       return Error{Code::corrupt, "the source names buckets that it was not asked for"};
-    strike(source, filling_->ranges.extent_of({bad.first, bad.count}), bad.why);
+    const Extent wrong = filling_->ranges.extent_of({bad.first, bad.count});
+    strike(source, struck_of(options_.sources[source].source, wrong), bad.why);
     return {};
   }
   PAWL_ASSIGN(const SlotBeginMessage begin, begin_in(answer));

@@ -7,7 +7,8 @@
 // on the way, or here. The range is asked for again, and the source then proves its buckets in its own memory first; only
 // its own word strikes it out, in that extent. A path, another seat's slot that was declared equal, gives nothing before its
 // sums are found equal to those that a slot of the seat's own has; where they differ, it is struck out for this seat. Where the
-// seat has no slot left, all paths that answer tell their sums first, and those that differ are struck out, both.
+// seat has no slot left, all paths tell their sums first, and those that differ are struck out, both; one that does not answer
+// for `patience` is asked no more.
 // A connection on which nothing comes for long is made anew: the link may be cut, or only that connection. Runs in tasks of
 // its own; the slots at both ends are frozen meanwhile. end() never waits: a task that does not touch memory then never
 // will, and one that does is counted (StreamContext::workers) until it has stopped. So an arena that is still being made,
@@ -42,6 +43,11 @@ struct FetchFromPlace {
 [[nodiscard]] inline Struck struck_of(const Source& source, Extent extent) {
   return {source.from, source.seat, source.kind, source.slot_generation, source.step, extent, source.of};
 }
+[[nodiscard]] inline Struck struck_for_difference(const Source& source) {  // a path: all that it should have had
+  Struck struck = struck_of(source, source.extent);
+  struck.differs = true;
+  return struck;
+}
 
 // How it ended. `corrupt`: the sources themselves say that they haven't got all of it, or not right: strike out `struck`.
 // `cancelled`: ended. All else: this node can't do it, the sources are sound.
@@ -49,6 +55,7 @@ struct Fetched {
   Status status;
   std::vector<std::uint64_t> bytes_from = {};  // of each source, in their order
   std::vector<Struck> struck = {};             // also where others had what these had not
+  std::size_t compared = 0;                    // paths, where nothing was left of the seat
 };
 
 class Fetch : public std::enable_shared_from_this<Fetch> {
@@ -123,7 +130,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   void came_odd(std::size_t source, const Error& error);
   void came_damaged(std::size_t source, std::uint32_t bucket, const Error& error);
   [[nodiscard]] bool must_prove(std::size_t source, BucketRange range) const;
-  void strike(std::size_t source, Extent extent, const std::string& why);
+  void strike(std::size_t source, const Struck& wrong, const std::string& why);
   void give_up_source(std::size_t source, Error why);
   [[nodiscard]] Error why_lost() const;
   void finish_if_lost();
@@ -140,6 +147,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   int no_resources_ = 0;      // tries in a row for which there was no descriptor or memory
   std::vector<Place> places_;
   PathProof proof_;
+  const Duration began_;
   std::vector<Lane> lanes_;
   std::optional<Filling> filling_;
   bool has_lanes_ = false;  // all that the slot is worth

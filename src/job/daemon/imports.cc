@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -156,6 +157,7 @@ void Imports::finished(Generation generation, const std::vector<FetchFromPlace>&
   if (fetched.status) {
     imported_.insert(first.seat);
     tell_restored(places, fetched, took);
+    tell_differing(fetched);
     return context_.drive();
   }
   const Error& error = fetched.status.error();
@@ -186,7 +188,22 @@ void Imports::tell_restored(const std::vector<FetchFromPlace>& places, const Fet
              {"bytes", bytes},
              {"ms", static_cast<double>(took / 1us) / 1000.0}};
   if (shares.size() > 1) event["shares"] = shares;
+  if (fetched.compared > 0) event["paths_compared"] = fetched.compared;
   events_.tell("seat_restored", event.dump());
+}
+
+// The seat has its bytes from elsewhere, but what it and these were declared to have in common they have not: either the
+// declaration is wrong, or one of them has computed something else.
+void Imports::tell_differing(const Fetched& fetched) {
+  std::map<Seat, Struck> differing;
+  for (const Struck& one : fetched.struck)
+    if (one.differs) differing.emplace(one.of, one);
+  for (const auto& [other, one] : differing)
+    events_.tell("paths_differ", Json{{"seat", one.seat.value},
+                                      {"other", other.value},
+                                      {"other_node", one.at.node.value},
+                                      {"step", one.step.value}}
+                                     .dump());
 }
 
 void Imports::strike(const Source& source, const std::string& why, std::vector<Struck> struck) {

@@ -74,6 +74,7 @@ class Imports {
   void finished(Generation generation, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
                 Duration took);
   void tell_restored(const std::vector<FetchFromPlace>& places, const Fetched& fetched, Duration took);
+  void tell_differing(const Fetched& fetched);
 
   NodeContext& context_;
   Trainers& trainers_;

@@ -210,6 +210,47 @@ TEST_F(Restores, ASlotThatIsWrongInAPartStaysUntilTheJobRuns) {
   EXPECT_EQ(memory.inventory().size(), 1u);
 }
 
+// The seat has its bytes from elsewhere; but that two which should be alike are not is told.
+TEST_F(Restores, APathThatDiffersIsToldAlsoWhereNothingNeedsIt) {
+  node.state.sources = {{Seat(0), SourceKind::replica, test_life(1, 6), kSlotGeneration, kStep, {4096, kStreamEnd}},
+                        {Seat(0), SourceKind::path, test_life(1, 6), kSlotGeneration, kStep, {0, 4096}, Seat(1)},
+                        {Seat(0), SourceKind::replica, test_life(1, 6), kSlotGeneration, kStep},
+                        {Seat(1), SourceKind::own_arena, test_life(1, 6), kSlotGeneration, kStep}};
+  node.run_in(JobPhase::restoring);
+  memory.freeze_all();
+  imports.begin();
+  imports.start_waiting();
+  PeerEnd own = welcome();
+  say_slot_begin(own, kSlotGeneration, kStep, Seat(0));
+  const auto say_sums = [](PeerEnd& source, BucketRange range, std::uint32_t change) {
+    EXPECT_TRUE(source.next<FetchMessage>().sums);
+    say_range_begin(source, kSlotGeneration, kStep, Seat(0));
+    std::vector<std::uint32_t> sums;
+    for (std::uint32_t i = range.first; i < range.first + range.count; ++i)
+      sums.push_back(crc32c(bucket_bytes(kStep, i, test_bucket_bytes(i))) ^ change);
+    sums.push_back(crc32c(std::as_bytes(std::span(sums))));
+    source.say_bytes(std::as_bytes(std::span(sums)));
+  };
+  const auto say_buckets = [](PeerEnd& source, BucketRange range) {
+    say_range_begin(source, kSlotGeneration, kStep, Seat(0));
+    for (std::uint32_t i = range.first; i < range.first + range.count; ++i) say_slot_bucket(source, kStep, i);
+  };
+  ASSERT_TRUE(posted.run_until([&] { return imports.fills(Seat(0)); }));
+  say_sums(own, {0, kTestBuckets}, 0);
+  (void)own.next<FetchMessage>();
+  say_buckets(own, {1, kTestBuckets - 1});
+  PeerEnd path = world.network.accept();
+  (void)path.next<Hello>();
+  path.say(WelcomeMessage{NodeId(1), Incarnation(6)});
+  say_sums(path, {0, 1}, 1);
+  PeerEnd whole = welcome();
+  say_buckets(whole, {0, 1});
+  ASSERT_TRUE(posted.run_until([&] { return imports.has(Seat(0)); }));
+  node.pass(20ms);
+  EXPECT_EQ(node.control.tells, 2) << "restored, and the difference";
+  EXPECT_FALSE(reported());
+}
+
 // Its sums are in the own arena, which is to be filled: a spare can read them there.
 TEST_F(Restores, PathsThatOnlyTheOwnArenaHereCouldProveAreReadByASpare) {
   leave(SlotState::sealed);

@@ -1,5 +1,6 @@
 #include "job/daemon/path_proof.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pawl::job {
@@ -32,6 +33,10 @@ bool PathProof::awaits_any() const {
 
 void PathProof::pass_over(std::size_t source) {
   places_[source].is_passed_over = true;
+}
+
+std::size_t PathProof::compared() const {
+  return has_own_ ? 0 : static_cast<std::size_t>(std::ranges::count(places_, true, &Place::is_heard));
 }
 
 std::optional<PathProof::Difference> PathProof::hear(std::size_t source, std::uint32_t first_bucket,

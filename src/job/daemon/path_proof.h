@@ -1,8 +1,8 @@
 // PathProof: which sources of a fetch may give bytes, by the sums of their buckets.
 //
 // What is right is said by a slot of the seat's own, if there is any among the sources: a path, another seat's slot that was
-// declared equal, gives nothing before that has told its sums, and the path the same. Where there is none, all paths that answer tell
-// theirs before any gives bytes, and the first one's count. Pure; not thread-safe.
+// declared equal, gives nothing before that has told its sums, and the path the same. Where there is none, all paths that are not
+// passed over tell theirs before any gives bytes, and the first one's count. Pure; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,9 @@ class PathProof {
   // One that was not heard yet, and is before bytes come from any.
   [[nodiscard]] bool is_awaited(std::size_t source) const;
   [[nodiscard]] bool awaits_any() const;
-  void pass_over(std::size_t source);  // it did not answer: the others do not wait for it
+  void pass_over(std::size_t source);  // it is asked no more: the others do not wait for it
+  // Of how many paths the sums are equal where nothing else could prove them.
+  [[nodiscard]] std::size_t compared() const;
 
   struct Difference {
     std::uint32_t bucket = 0;

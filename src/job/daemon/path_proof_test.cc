@@ -35,6 +35,7 @@ TEST(PathProof, APathWaitsForTheSumsOfTheSeatsOwnAndTellsTheSame) {
   EXPECT_FALSE(proof.hear(0, 1, {6}, kSlotsBuckets));
   EXPECT_FALSE(proof.wants_sums(0));
   EXPECT_TRUE(proof.is_right(2, 7));
+  EXPECT_EQ(proof.compared(), 0u) << "its own says what is right";
   EXPECT_FALSE(proof.is_right(2, 8));
   EXPECT_FALSE(proof.is_right(3, 0));
   const auto differs = proof.hear(3, 0, {5, 9}, kSlotsBuckets);
@@ -43,17 +44,17 @@ TEST(PathProof, APathWaitsForTheSumsOfTheSeatsOwnAndTellsTheSame) {
   EXPECT_EQ(differs->other, 1u);
 }
 
-TEST(PathProof, WithoutAnyOfTheSeatsOwnAllPathsThatAnswerAreHeardFirst) {
+TEST(PathProof, WithoutAnyOfTheSeatsOwnAllPathsThatAreNotPassedOverAreHeardFirst) {
   PathProof proof(sources_as({SourceKind::path, SourceKind::path, SourceKind::path}));
   EXPECT_FALSE(proof.hear(1, 0, {5, 6, 7}, kSlotsBuckets));
   EXPECT_TRUE(proof.is_awaited(0));
   EXPECT_FALSE(proof.is_awaited(1));
   proof.pass_over(0);
   EXPECT_TRUE(proof.awaits_any());
-  EXPECT_FALSE(proof.hear(2, 0, {5, 6, 7}, kSlotsBuckets));
+  EXPECT_EQ(proof.compared(), 1u);
+  const auto differs = proof.hear(2, 0, {5, 6, 8}, kSlotsBuckets);
   EXPECT_FALSE(proof.awaits_any());
-  EXPECT_TRUE(proof.wants_sums(0)) << "it may answer later";
-  const auto differs = proof.hear(0, 0, {5, 6, 8}, kSlotsBuckets);
+  EXPECT_EQ(proof.compared(), 2u);
   ASSERT_TRUE(differs);
   EXPECT_EQ(differs->bucket, 2u);
   EXPECT_EQ(differs->other, 1u);

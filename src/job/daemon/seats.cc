@@ -272,10 +272,11 @@ void Seats::answer_layouts() {
 }
 
 // A process that begins anew may declare blobs of another capacity, as it knows less of their state, or others to be equal on
-// other seats, as what it declares before its first step. What is restored has the layout that it was captured with.
+// other seats, as what it declares before its first step. What is restored has the layout that it was captured with. But what
+// came from another seat alone has nothing that proves it: there the declaration must be the very same.
 ArenaSpec Seats::in_layout_of_snapshot(ArenaSpec spec) const {
   const ArenaHandle held = parts_.memory.find(ArenaKind::own, spec.seat);
-  if (parts_.context.mirror.state().resume.value == 0 || !held) return spec;
+  if (parts_.context.mirror.state().resume.value == 0 || !held || is_from_paths_alone(spec.seat)) return spec;
   const ArenaSpec& there = held->arena.spec();
   if (there.layout == spec.layout) return spec;
   const auto declared = parse_layout(spec.layout);
@@ -329,7 +330,10 @@ void Seats::on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<Ar
   TrainerProcess& trainer = parts_.trainers.places()[index];
   if (!arena) {
     log_error("layout_refused", "seat", spec.seat, "why", arena.error().what);
-    parts_.watch.note_layout_refusal(arena.error().what);
+    if (is_from_paths_alone(spec.seat))
+      strike_paths(spec.seat, arena.error().what);
+    else
+      parts_.watch.note_layout_refusal(arena.error().what);
     const std::uint32_t status = arena.error().code == Code::invalid ? kInvalidStatus : kIoStatus;
     return parts_.trainers.answer(trainer, MessageKind::layout, RefusedMessage{status, arena.error().what});
   }
@@ -344,6 +348,23 @@ void Seats::on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<Ar
   parts_.rendezvous.ask(about_layout(RendezvousOp::get),
                         [this, index = trainer.index, mine = spec.layout, held = *arena](
                             const RendezvousAnswer& first) { compare_layouts(index, first.value, mine, held); });
+}
+
+// By the order of its sources the first one is a path only where nothing else is among them.
+bool Seats::is_from_paths_alone(Seat seat) const {
+  const Source* source = parts_.context.mirror.source_of(seat);
+  return parts_.context.is_restoring() && source != nullptr && source->kind == SourceKind::path;
+}
+
+// They have declared equal to this seat's what it says itself is not.
+void Seats::strike_paths(Seat seat, const std::string& why) {
+  const Source& first = *parts_.context.mirror.source_of(seat);
+  std::vector<Struck> struck;
+  for (const Source& source : sources_of(parts_.context.mirror.state().sources, seat))
+    struck.push_back(struck_for_difference(source));
+  // What was imported from one of them.
+  struck.push_back({parts_.context.self, seat, SourceKind::own_arena, first.slot_generation, first.step});
+  parts_.mover.report({FaultKind::corrupt_source, first.from, seat, "path: " + why, 0}, std::move(struck));
 }
 
 void Seats::compare_layouts(std::uint32_t index, const std::string& first, const std::string& mine,

@@ -50,6 +50,8 @@ class Seats {
   void give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_t id);
   [[nodiscard]] bool awaits_snapshot(const ArenaSpec& spec) const;
   [[nodiscard]] ArenaSpec in_layout_of_snapshot(ArenaSpec spec) const;
+  [[nodiscard]] bool is_from_paths_alone(Seat seat) const;
+  void strike_paths(Seat seat, const std::string& why);
   void answer_layouts();
   [[nodiscard]] Status check_room(const ArenaSpec& spec);
   void on_arena(std::uint32_t index, const ArenaSpec& spec, const Result<ArenaHandle>& arena);

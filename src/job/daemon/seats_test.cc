@@ -301,6 +301,43 @@ TEST_F(TwoSeats, ASnapshotIsRestoredWhateverIsDeclaredEqualNowAndOnlyWhatBothSay
   EXPECT_EQ(memory.equal_offers().size(), 1u);
 }
 
+// Nothing proves it: a seat that has, or declares, anything else than the other does not go on from it.
+TEST_F(TwoSeats, WhatCameFromAnotherSeatAloneIsOfThatVeryDeclaration) {
+  node.state.resume = Step(41);
+  node.state.sources = {{Seat(0), SourceKind::path, test_life(5), Generation(1), Step(41), {}, Seat(1)},
+                        {Seat(1), SourceKind::own_arena, test_life(5), Generation(1), Step(41)}};
+  const SeatLayout with = layout_with_equal(1000, 1, 1);
+  const LayoutMessage captured = declaration_of(with);
+  ArenaSpec spec;
+  spec.job = node.context.job;
+  spec.seat = Seat(0);
+  spec.kind = ArenaKind::own;
+  spec.bucket_bytes = captured.bucket_bytes;
+  spec.payload_bytes = captured.payload_bytes;
+  spec.stable_bytes = captured.stable_bytes;
+  spec.layout = captured.layout;
+  spec.layout_digest = captured.layout_digest;
+  capture((*memory.arena_for(spec))->arena.slot(1), Step(41));
+  memory.freeze_all();
+  (void)node.learn();
+  imports.begin();
+  ask(first, captured);
+  EXPECT_TRUE(answer<ArenaMessage>(first));
+  EXPECT_TRUE(causes().empty());
+  ask(first, declaration_of(layout_with_equal(1000, 1, 0)));
+  const auto refused = answer<RefusedMessage>(first);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->why.find("tensor wte (weight)"), std::string::npos) << refused->why;
+  ASSERT_FALSE(causes().empty());
+  const std::vector<Struck> struck = parse_job_state(node.control.swaps.back().value)->struck;
+  ASSERT_EQ(struck.size(), 2u);
+  EXPECT_EQ(struck[0].kind, SourceKind::path);
+  EXPECT_EQ(struck[0].of, Seat(1));
+  EXPECT_TRUE(struck[0].differs);
+  EXPECT_EQ(struck[1], (Struck{test_life(0), Seat(0), SourceKind::own_arena, Generation(1), Step(41)}))
+      << "what was imported from it";
+}
+
 // An arena of what a seat declares would be replaced by the one that comes with the snapshot.
 TEST_F(TwoSeats, ALayoutWaitsForTheSnapshotThatIsOnItsWay) {
   node.state.resume = Step(41);
