@@ -199,7 +199,7 @@ void Imports::tell_differing(const Fetched& fetched) {
   for (const Struck& one : fetched.struck)
     if (one.differs) differing.emplace(one.of, one);
   for (const auto& [other, one] : differing)
-    events_.tell("paths_differ", Json{{"seat", one.seat.value},
+    events_.tell("path_differs", Json{{"seat", one.seat.value},
                                       {"other", other.value},
                                       {"other_node", one.at.node.value},
                                       {"step", one.step.value}}
