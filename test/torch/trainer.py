@@ -312,7 +312,7 @@ class Training:
         else:
             ids = self.sampler.batch(step)
             inputs, targets = self.inputs[ids], self.targets[ids]
-        if 0 < self.options.hook_at <= int(step) and not self.hooked:
+        if 0 < self.options.hook_at <= int(step) and not self.hooked and not step.rehearsal:
             self.hook()
         self.optimizer.zero_grad()
         total = 0.0
