@@ -52,9 +52,10 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
              RendezvousMessage, FinishMessage, DetachMessage, StopAfterMessage, AttachedMessage, SeatedMessage,
              ArenaMessage, SlotMessage, RunningMessage, NotedMessage, ValueMessage, FinishedMessage, RefusedMessage,
              StoppingMessage, Hello, WelcomeMessage, PeerRefusedMessage, BeatMessage, BeatBackMessage, ReportMessage,
-             PaceMessage, ProgressMessage, PeerRendezvousMessage, PeerValueMessage, OpenMessage, OpenedMessage,
-             BusyMessage, LaterMessage, LayoutWantedMessage, LayoutTextMessage, HeldMessage, BucketMessage,
-             BucketBadMessage, SealMessage, AbandonMessage, FetchMessage, SlotBeginMessage, BucketsBadMessage,
-             QuestionMessage, AnswerMessage>(data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
+             PaceMessage, EqualSumsMessage, NarrowMessage, ProgressMessage, PeerRendezvousMessage, PeerValueMessage,
+             OpenMessage, OpenedMessage, BusyMessage, LaterMessage, LayoutWantedMessage, LayoutTextMessage, HeldMessage,
+             BucketMessage, BucketBadMessage, SealMessage, AbandonMessage, FetchMessage, SlotBeginMessage,
+             BucketsBadMessage, QuestionMessage, AnswerMessage>(data[0],
+                                                                {reinterpret_cast<const char*>(data) + 1, size - 1});
   return 0;
 }

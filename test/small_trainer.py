@@ -27,6 +27,7 @@ DEFAULTS = {
     "thread": False,        # a second thread counts in the rendezvous all the time
     "after_ms": 0,          # what it does when it has finished
     "equal": False,         # all state is declared equal on all seats, and is
+    "differs": None,        # but for one number of this seat
     "finish": True,         # False: the process ends without pawl_finish
 }
 
@@ -223,7 +224,10 @@ class Trainer:
                          0, ctypes.addressof(self.state), int(equal))
         steps = Tensor(ctypes.sizeof(Tensor), b"steps" if equal else f"steps/{self.seat.rank}".encode(), b"step", 11, 0,
                        None, None, None, 0, 1, 0, ctypes.addressof(self.steps_done), int(equal))
-        for tensor in (numbers, steps):
+        self.mark = ctypes.c_uint64(1 if self.options["differs"] == self.seat.rank else 0)
+        mark = Tensor(ctypes.sizeof(Tensor), b"mark", b"weight", 11, 0, None, None, None, 0, 0, 0,
+                      ctypes.addressof(self.mark), int(equal))
+        for tensor in (numbers, steps) if self.options["differs"] is None else (numbers, mark, steps):
             self.call("tensor_add", ctypes.byref(tensor), None)
         self.call("layout_seal")
         self.sealed = True

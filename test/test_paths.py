@@ -27,6 +27,16 @@ class PathsTest(SmallJobTest):
             self.assertIn("seat 1: nothing of its own is left of step", job.output() + job.logs(4000))
             self.finish_small(job, 300)
 
+    def test_a_seat_that_differs_is_named_and_the_job_goes_on(self):
+        with self.small_job(nodes=3, spares=0, steps=200, step_ms=20, equal=True, differs=1) as job:
+            def told():
+                return [event for event in job.events() if event["kind"] == "paths_differ"]
+            job.wait_until(lambda _: told(), "the seat that differs to be named")
+            job.wait_step(100)
+            event, = told()
+            self.assertEqual(([1], 1, 0, 2), tuple(event[name] for name in ("seats", "count", "like", "like_count")))
+            self.finish_small(job, 200)
+
     def test_the_same_is_the_end_where_nothing_was_declared_equal(self):
         with self.small_job("--replicas", "1", nodes=4, spares=2, steps=300, step_ms=20) as job:
             _, _, at_ns = self.kill_seat_and_its_holder(job)

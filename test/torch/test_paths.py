@@ -1,4 +1,6 @@
-"""DDP: what the only replica of a dead seat has wrong comes from another rank, which has the same bytes."""
+"""DDP: what the only replica of a dead seat has wrong comes from another rank, which has the same bytes.
+
+Where ranks differ that declared equal state, it is said which one, and in what."""
 import os
 import sys
 
@@ -65,6 +67,28 @@ class PathsTest(TorchTest):
                 self.kill_trainer(job, 0)
                 job.wait_running(jobs.generation(after), START_S)
                 self.assert_like_plain(job)
+
+    def test_a_rank_whose_parameters_drift_away_is_named_with_the_parameter(self):
+        with self.training(nodes=3, spares=0, steps=200, step_ms=30, optimizer="adam", drift="1:20",
+                           extra_environment=SMALL_BUCKETS) as job:
+            def told(kind):
+                return [event for event in job.events() if event["kind"] == kind]
+            job.wait_step(22, START_S)
+            job.wait_until(lambda _: told("paths_differ_in"), "the parameter to be named", START_S)
+            differ, where = told("paths_differ"), told("paths_differ_in")
+            said = [differ[0][name] for name in ("seats", "count", "like_count", "step")]
+            self.assertEqual([[1], 1, 2, 20], said)
+            self.assertEqual([(1, ["second.weight (weight)"])], [(each["seat"], each["tensors"]) for each in where])
+            self.assertEqual(1, len(differ))
+            self.assertEqual(0, job.wait_end(), job.output())
+
+    def test_ranks_that_are_equal_are_not_named(self):
+        with self.training(nodes=3, spares=0, steps=60, step_ms=50, optimizer="adam",
+                           extra_environment=SMALL_BUCKETS) as job:
+            job.wait_step(40, START_S)
+            self.assertNotIn("paths_differ", {event["kind"] for event in job.events()})
+            self.assertEqual(0, job.wait_end(), job.output())
+            self.assertNotIn("differs from", job.output())
 
 
 if __name__ == "__main__":

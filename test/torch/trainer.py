@@ -51,6 +51,7 @@ def parse():
     parser.add_argument("--exit-code", type=int, default=3)
     parser.add_argument("--stop", metavar="SEAT:STEP")
     parser.add_argument("--replace", metavar="SEAT:STEP", help="a parameter is put elsewhere")
+    parser.add_argument("--drift", metavar="SEAT:STEP", help="a number of a parameter changes, as by a sick device")
     parser.add_argument("--wider", metavar="SEAT", type=int, help="this seat has another model beside the one in DDP")
     parser.add_argument("--hook-at", type=int, default=0, metavar="STEP",
                         help="from this step on a communication hook exchanges gradients")
@@ -299,6 +300,9 @@ class Training:
         if self.faults.due("replace", step):
             parameter = self.model.module.second.weight
             parameter.data = parameter.data.clone()
+        if self.faults.due("drift", step):
+            with torch.no_grad():
+                self.model.module.second.weight[40, 3] += 1e-3
         if self.faults.due("stop", step):
             self.job.stop()
         self.counts["steps"] = int(step)

@@ -20,6 +20,16 @@ std::string counted(std::uint64_t count, const char* noun) {
   return text(count, " ", noun, count == 1 ? "" : "s");
 }
 
+std::string tensors_text(const json& event) {
+  std::string names;
+  const json& named = array_in(event, "tensors");
+  for (const json& name : named)
+    names += text(names.empty() ? "" : ", ", name.is_string() ? name.get<std::string>() : "-");
+  if (const std::uint64_t count = number_in(event, "count"); count > named.size())
+    names += text(" and ", counted(count - named.size(), "other"));
+  return text("seat ", number_in(event, "seat"), " differs in ", names);
+}
+
 }  // namespace
 
 std::string wait_text(const json& wait) {
@@ -35,12 +45,28 @@ std::string wait_text(const json& wait) {
   return out;
 }
 
+std::string difference_text(const json& one) {
+  std::string seats;
+  const json& named = array_in(one, "seats");
+  for (const json& seat : named)
+    seats += text(seats.empty() ? "" : ", ", seat.is_number_unsigned() ? seat.dump() : "-");
+  const std::uint64_t count = number_in(one, "count"), like = number_in(one, "like_count");
+  if (count > named.size()) seats += text(" and ", counted(count - named.size(), "other"));
+  return text("the state of seat", count == 1 ? " " : "s ", seats, " differs from that of seat ",
+              number_in(one, "like"), like > 1 ? text(" and ", counted(like - 1, "other")) : "", " at step ",
+              number_in(one, "step"), ", in ", string_in(one, "bytes"), " of what was declared equal on them");
+}
+
 std::optional<std::string> RecoveryTally::note(const json& event) {
   const std::string kind = string_in(event, "kind");
   const std::uint64_t generation = number_in(event, "generation");
   if (kind == "running") return note_running(event);
   if (kind == "trainer_ended") return note_ended(event);
   if (kind == "recovery_waits") return wait_text(event);
+  if (kind == "paths_differ") return difference_text(event);
+  if (kind == "paths_differ_in") return tensors_text(event);
+  if (kind == "paths_equal")
+    return text("at step ", number_in(event, "step"), " they are equal again in ", string_in(event, "bytes"));
   if (kind == "fault_detected" && generation >= ran_)
     fault_ms_ = std::min(fault_ms_.value_or(~std::uint64_t{0}), number_in(event, "at_ms"));
   if (kind == "drain_begun" && generation >= ran_) {

@@ -15,6 +15,8 @@ namespace pawl::job {
 
 // Of `pawl status` and of the event `recovery_waits`: "seat 3 waits for 412 MiB from node 2, 4.1 s so far".
 [[nodiscard]] std::string wait_text(const json& wait);
+// Of `pawl status` and of the event `paths_differ`: "seat 1 differs from seat 0 and 2 others since step 20, in bytes 0-".
+[[nodiscard]] std::string difference_text(const json& one);
 
 class RecoveryTally {
  public:

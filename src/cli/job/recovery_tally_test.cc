@@ -39,6 +39,24 @@ TEST(RecoveryTally, SaysWhatARecoveryWaitsFor) {
             "the recovery waits for a spare, 0.1 s so far");
 }
 
+TEST(RecoveryTally, SaysWhichSeatsDifferAndWhere) {
+  RecoveryTally tally;
+  EXPECT_EQ(tally.note(event(
+                "paths_differ", 1, 5000,
+                {{"step", 20}, {"seats", {1}}, {"count", 1}, {"like", 0}, {"like_count", 3}, {"bytes", "bytes 0-"}})),
+            "the state of seat 1 differs from that of seat 0 and 2 others at step 20, in bytes 0- of what was declared "
+            "equal on them");
+  EXPECT_EQ(
+      difference_text(
+          {{"step", 20u}, {"seats", {1u, 3u}}, {"count", 5u}, {"like", 0u}, {"like_count", 1u}, {"bytes", "bytes 0-"}}),
+      "the state of seats 1, 3 and 3 others differs from that of seat 0 at step 20, in bytes 0- of what was declared "
+      "equal on them");
+  EXPECT_EQ(tally.note(event("paths_differ_in", 1, 5000, {{"seat", 1}, {"tensors", {"wte (weight)"}}, {"count", 2}})),
+            "seat 1 differs in wte (weight) and 1 other");
+  EXPECT_EQ(tally.note(event("paths_equal", 1, 5000, {{"step", 30}, {"bytes", "bytes 0-"}})),
+            "at step 30 they are equal again in bytes 0-");
+}
+
 TEST(RecoveryTally, QuotesWhatTrainersSaidOnce) {
   RecoveryTally tally;
   const std::string quote = "ValueError: the batch has no element of the kind that is wanted";

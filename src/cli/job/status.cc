@@ -93,6 +93,8 @@ std::string job_lines(const json& document, const std::vector<std::string>& why)
     for (const json& one : array_in(node, "stragglers"))
       out += text("\nstraggler: seat ", number_in(one, "seat"), " computes ", fixed(real_in(one, "own_ms"), 1),
                   " ms of each step; half of the seats need ", fixed(real_in(one, "median_ms"), 1), " ms or less");
+  for (const json& node : array_in(document, "nodes"))
+    for (const json& one : array_in(node, "differing")) out += "\n" + difference_text(one);
   return out + "\n";
 }
 

@@ -35,6 +35,9 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
                             const SeatReport& report) { pawld.parts_->progress.on_report(node, g, report); },
       .on_paces = [&pawld](NodeId node, Generation g,
                            const std::string& paces) { pawld.parts_->paces.on_paces(node, g, paces); },
+      .on_equal_sums = [&pawld](NodeId node, Generation g,
+                                const std::string& sums) { pawld.parts_->paths.on_sums(node, g, sums); },
+      .on_narrow = [&pawld](const NarrowMessage& order) { pawld.parts_->paths.on_narrow(order); },
       .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },
       .on_collect =
           [&pawld](const std::shared_ptr<Connection>& connection, NodeLife from, const Frame& frame) {
@@ -114,8 +117,16 @@ Pawld::Parts::Parts(Pawld& pawld)
              .show = [&pawld](std::uint32_t index, bool shown) { pawld.keeper_->show_trainer(index, shown); }}),
       progress(pawld.context_,
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
-                .own_report = [this](Progress known) { return pages.report(known); },
-                .show = [this](Progress known, bool committed) { pages.show(known, committed); },
+                .own_report =
+                    [this](Progress known) {
+                      paths.pass_on();  // so that whoever hears that a step is held has its sums
+                      return pages.report(known);
+                    },
+                .show =
+                    [this](Progress known, bool committed) {
+                      pages.show(known, committed);
+                      paths.on_progress(known);
+                    },
                 .on_committed =
                     [this] {
                       job_end.consider_finish();
@@ -124,6 +135,8 @@ Pawld::Parts::Parts(Pawld& pawld)
                 .is_up = [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); }}),
       paces(pawld.context_, trainers, events,
             {.send = [&pawld](NodeId node, const Frame& frame) { (void)pawld.neighbours_->send(node, frame); }}),
+      paths(pawld.context_, memory, events,
+            {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); }}),
       rendezvous_log(pawld.context_.environment->memory, pawld.options_.job,
                      [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); }),
       rendezvous(
@@ -195,6 +208,7 @@ Pawld::Parts::Parts(Pawld& pawld)
            .stopped_by = [this] { return protection.stopped_by(); },
            .unhealthy = [&pawld] { return pawld.node_record().unhealthy; },
            .stragglers = [this] { return paces.stragglers(); },
+           .differing = [this] { return paths.differing(); },
            .neighbours =
                [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); },
            .loop_turns = [&pawld] { return pawld.loop_->turns(); },

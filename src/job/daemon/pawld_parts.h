@@ -9,6 +9,7 @@
 #include "job/daemon/imports.h"
 #include "job/daemon/job_end.h"
 #include "job/daemon/pace_watch.h"
+#include "job/daemon/paths_watch.h"
 #include "job/daemon/pawld.h"
 #include "job/daemon/peer_listener.h"
 #include "job/daemon/progress_tree.h"
@@ -48,6 +49,7 @@ struct Pawld::Parts {
   TrainerWatch watch;
   ProgressTree progress;
   PaceWatch paces;
+  PathsWatch paths;
   RendezvousLog rendezvous_log;
   RendezvousServer rendezvous;
   Streams streams;

@@ -127,6 +127,13 @@ void PeerListener::on_link_frame(NodeId node, const ConnectionHandle& connection
       if (const auto message = message_in<PaceMessage>(frame))
         handlers_.on_paces(node, message->generation, message->paces);
       return;
+    case MessageKind::equal_sums:
+      if (const auto message = message_in<EqualSumsMessage>(frame))
+        handlers_.on_equal_sums(node, message->generation, message->sums);
+      return;
+    case MessageKind::narrow:
+      if (const auto message = message_in<NarrowMessage>(frame)) handlers_.on_narrow(*message);
+      return;
     case MessageKind::progress:
       if (const auto message = message_in<ProgressMessage>(frame))
         handlers_.on_progress(message->generation, message->progress);

@@ -4,6 +4,7 @@
 
 #include "base/json_access.h"
 #include "base/text.h"
+#include "job/daemon/paths_watch.h"
 
 namespace pawl::job {
 
@@ -172,6 +173,9 @@ std::string Questions::status_json() const {
     status["stragglers"].push_back({{"seat", one.seat.value},
                                     {"own_ms", static_cast<double>(one.own_us) / 1e3},
                                     {"median_ms", static_cast<double>(one.median_us) / 1e3}});
+  status["differing"] = Json::array();
+  for (const Compared& one : hooks_.differing ? hooks_.differing() : std::vector<Compared>())
+    status["differing"].push_back(Json::parse(json_of(one)));
   status["waits"] = Json::array();
   for (const RecoveryWatch::Wait& one : hooks_.waits ? hooks_.waits() : std::vector<RecoveryWatch::Wait>())
     status["waits"].push_back(

@@ -15,6 +15,7 @@
 #include "job/daemon/recovery_watch.h"
 #include "job/daemon/trainers.h"
 #include "job/recovery/stragglers.h"
+#include "job/redundancy/equal_sums.h"
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
@@ -35,6 +36,7 @@ class Questions {
     std::function<std::vector<std::string>()> stopped_by;     // why protection has stopped
     std::function<std::string()> unhealthy = {};              // why this node may get no seats; empty: it may
     std::function<std::vector<Straggler>()> stragglers = {};  // that the root of the tree knows
+    std::function<std::vector<Compared>()> differing = {};    // the same
     std::function<std::vector<Neighbours::View>()> neighbours;
     std::function<LoopTurns()> loop_turns;
     std::function<std::vector<RecoveryWatch::Wait>()> waits = {};  // of the recovery that is under way

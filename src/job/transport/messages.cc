@@ -244,6 +244,14 @@ void fields(F& f, PaceMessage& m) {
   f(m.generation, m.paces);
 }
 template <class F>
+void fields(F& f, EqualSumsMessage& m) {
+  f(m.generation, m.sums);
+}
+template <class F>
+void fields(F& f, NarrowMessage& m) {
+  f(m.generation, m.begin, m.end, m.digest, m.seat);
+}
+template <class F>
 void fields(F& f, ProgressMessage& m) {
   f(m.generation, m.progress);
 }
@@ -383,6 +391,8 @@ PAWL_MESSAGE(BeatMessage)
 PAWL_MESSAGE(BeatBackMessage)
 PAWL_MESSAGE(ReportMessage)
 PAWL_MESSAGE(PaceMessage)
+PAWL_MESSAGE(EqualSumsMessage)
+PAWL_MESSAGE(NarrowMessage)
 PAWL_MESSAGE(ProgressMessage)
 PAWL_MESSAGE(PeerRendezvousMessage)
 PAWL_MESSAGE(PeerValueMessage)

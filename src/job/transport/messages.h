@@ -68,6 +68,8 @@ enum class MessageKind : std::uint16_t {
   peer_rendezvous = 54,
   peer_value = 55,
   pace = 56,
+  equal_sums = 57,
+  narrow = 58,
   // purpose data
   open = 60,
   opened = 61,
@@ -315,6 +317,18 @@ struct PaceMessage {  // to the parent in the tree
   static constexpr MessageKind kKind = MessageKind::pace;
   Generation generation;
   std::string paces;  // of the sender's subtree (job/recovery/stragglers.h)
+};
+struct EqualSumsMessage {  // to the parent in the tree, ahead of the report that says that these steps are held
+  static constexpr MessageKind kKind = MessageKind::equal_sums;
+  Generation generation;
+  std::string sums;  // of the sender's subtree (job/redundancy/equal_sums.h)
+};
+struct NarrowMessage {  // to the children in the tree: what differs, of which each tells the sums of narrower parts
+  static constexpr MessageKind kKind = MessageKind::narrow;
+  Generation generation;
+  std::uint64_t begin = 0, end = 0;  // of the payload; both 0: nothing any longer
+  std::uint64_t digest = 0;          // EqualExtent's
+  Seat seat;                         // the least that differs: its node names the tensors
 };
 struct ProgressMessage {  // to the children in the tree
   static constexpr MessageKind kKind = MessageKind::progress;

@@ -98,6 +98,9 @@ TEST(Messages, BetweenDaemons) {
               ReportMessage{Generation(1), SeatReport{Progress{Step(2 << 8), 3}, 4, 5}});
   expect_wire(53, "0100000000000000 0300000002000000", ProgressMessage{Generation(1), Progress{Step(2 << 8), 3}});
   expect_wire(56, "0100000000000000 0100000077", PaceMessage{Generation(1), "w"});
+  expect_wire(57, "0100000000000000 0100000077", EqualSumsMessage{Generation(1), "w"});
+  expect_wire(58, "0100000000000000 0010000000000000 0020000000000000 6300000000000000 02000000",
+              NarrowMessage{Generation(1), 4096, 8192, 99, Seat(2)});
   expect_wire(54, "0100000000000000" + kRequestBytes, PeerRendezvousMessage{Generation(1), kRequest});
   expect_wire(55, "00 00000000 0100000077", PeerValueMessage{{false, "", "w"}});
 }
