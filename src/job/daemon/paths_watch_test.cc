@@ -57,19 +57,21 @@ class PathsWatched : public testing::Test {
     std::vector<EqualExtent> all = parts;
     all.push_back(all_of_it());
     for (const EqualExtent& what : all)
-      sums.add({step, what, sum_of_buckets(elsewhere->arena.slot(0), 4096, what.extent), 1, Seat(seat)});
+      sums.add({step, what, 3, sum_of_buckets(elsewhere->arena.slot(0), 4096, what.extent), 1, Seat(seat)});
     return to_text(sums);
   }
   // The root's step, of which its children say that.
   void commit(Step step, std::uint32_t own, std::uint32_t second, std::uint32_t third,
               const std::vector<EqualExtent>& parts = {}) {
     seal(0, step, own);
-    watch.pass_on();
+    report();
     watch.on_sums(NodeId(1), kRunning, sums_of(1, step, second, parts));
     watch.on_sums(NodeId(2), kRunning, sums_of(2, step, third, parts));
     watch.on_progress({step, 0});
     node.pass(std::chrono::milliseconds(20));
   }
+  // Something is held.
+  void report(bool anew = false) { watch.before_report({{}, 1, 0}, anew); }
   std::optional<NarrowMessage> last_order() {
     if (sent.empty()) return std::nullopt;
     return *message_in<NarrowMessage>(sent.back().second);
@@ -94,81 +96,127 @@ class PathsWatchedLeaf : public PathsWatched {
 };
 
 TEST_F(PathsWatchedLeaf, TellsItsParentOfEachSealedStepOnce) {
-  watch.pass_on();
+  report();
   EXPECT_TRUE(sent.empty());
   seal(0, kHeldStep);
+  watch.before_report({{}, 0, 1}, false);
+  EXPECT_TRUE(sent.empty()) << "nothing is held yet";
   link_stands = false;
-  watch.pass_on();
+  report();
   link_stands = true;
-  watch.pass_on();
-  watch.pass_on();
+  report();
+  report();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].first, NodeId(0));
   const auto message = message_in<EqualSumsMessage>(sent[0].second);
   ASSERT_TRUE(message);
   EXPECT_EQ(message->generation, kRunning);
   EXPECT_EQ(message->sums, sums_of(2, kHeldStep, 7));
+  report(true);
+  EXPECT_EQ(sent.size(), 2u) << "the parent may know nothing";
+}
+
+TEST_F(PathsWatchedLeaf, WhatWasTornIsNotCompared) {
+  seal(0, kHeldStep);
+  arena->arena.slot(0).mark_torn(kRunning, kHeldStep);
+  report();
+  EXPECT_TRUE(sent.empty());
 }
 
 TEST_F(PathsWatchedLeaf, OfWhatIsSettledNothingIsToldOrKept) {
   seal(0, kHeldStep);
-  watch.pass_on();
+  report();
   seal(1, Step(42));
   watch.on_progress({Step(40), 1});  // 41 is void
-  watch.pass_on();
+  report();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_TRUE(message_in<EqualSumsMessage>(sent[1].second)->sums.starts_with("42 "));
   watch.on_progress({Step(42), 0});
-  watch.pass_on();
+  report();
   EXPECT_EQ(sent.size(), 2u);
 }
 
 TEST_F(PathsWatchedLeaf, ANodeBelowAddsWhatItsChildrenSay) {
   seal(0, kHeldStep);
   watch.on_sums(NodeId(1), kRunning, sums_of(1, kHeldStep, 7));
-  watch.pass_on();
+  report();
   ASSERT_EQ(sent.size(), 1u);
-  const auto sums = parse_equal_sums(message_in<EqualSumsMessage>(sent[0].second)->sums);
-  ASSERT_EQ(sums->compared(kHeldStep).size(), 1u);
-  EXPECT_TRUE(sums->compared(kHeldStep)[0].others.empty());
+  EqualSums sums = *parse_equal_sums(message_in<EqualSumsMessage>(sent[0].second)->sums);
+  EXPECT_TRUE(sums.compared(kHeldStep).empty());
+  sums.add(*parse_equal_sums(sums_of(0, kHeldStep, 7)));
+  ASSERT_EQ(sums.compared(kHeldStep).size(), 1u);
+  EXPECT_TRUE(sums.compared(kHeldStep)[0].others.empty());
+}
+
+TEST_F(PathsWatchedLeaf, WhoHasAllOfAGroupComparesItAndPassesNothingOn) {
+  seal(0, kHeldStep);
+  watch.on_sums(NodeId(0), kRunning, sums_of(0, kHeldStep, 8));
+  watch.on_sums(NodeId(1), kRunning, sums_of(1, kHeldStep, 7));
+  report();
+  EXPECT_TRUE(sent.empty());
+  watch.on_progress({kHeldStep, 0});
+  ASSERT_EQ(watch.differing().size(), 1u);
+  EXPECT_EQ(watch.differing()[0].others[0].first, Seat(0));
 }
 
 TEST_F(PathsWatched, WhatDiffersIsToldWhenItIsCommittedAndOnceUntilItIsEqualAgain) {
   seal(0, kHeldStep);
-  watch.pass_on();
+  report();
   watch.on_sums(NodeId(1), kRunning, sums_of(1, kHeldStep, 7));
   watch.on_sums(NodeId(2), kRunning, sums_of(2, kHeldStep, 8));
   EXPECT_EQ(watch.differing().size(), 0u);
   watch.on_progress({kHeldStep, 0});
-  EXPECT_EQ(watch.differing().size(), 1u);
+  ASSERT_EQ(watch.differing().size(), 1u);
   node.pass(std::chrono::milliseconds(20));
   EXPECT_EQ(node.control.tells, 1);
-  commit(Step(42), 7, 7, 8);
-  EXPECT_EQ(watch.differing().size(), 1u);
+  std::uint64_t step = 42;
+  for (; step < 200; ++step) commit(Step(step), 7, 7, 8);
+  ASSERT_EQ(watch.differing().size(), 1u);
+  EXPECT_EQ(watch.differing()[0].step, kHeldStep) << "since when";
   EXPECT_EQ(node.control.tells, 1);
-  commit(Step(43), 7, 7, 7);
+  commit(Step(step++), 7, 7, 7);
+  EXPECT_EQ(watch.differing().size(), 1u) << "it comes and goes, perhaps";
+  for (std::uint32_t i = 0; i < PathsWatch::kEqualCommits; ++i) commit(Step(step++), 7, 7, 7);
   EXPECT_EQ(watch.differing().size(), 0u);
   EXPECT_EQ(node.control.tells, 2) << "that it differed, and that it is equal again";
+}
+
+TEST_F(PathsWatched, ASecondSeatThatDiffersIsToldOfAWhileLater) {
+  commit(kHeldStep, 7, 7, 8);
+  EXPECT_EQ(node.control.tells, 1);
+  std::uint64_t step = 42;
+  for (; step < 41 + PathsWatch::kStepsBetween; ++step) commit(Step(step), 7, 9, 8);
+  EXPECT_EQ(node.control.tells, 1);
+  for (; step < 300; ++step) commit(Step(step), 7, 9, 8);
+  EXPECT_EQ(node.control.tells, 2);
+  EXPECT_EQ(watch.differing()[0].others.size(), 2u);
+}
+
+TEST_F(PathsWatched, OneThatDiffersInEachSecondStepIsToldOfOnce) {
+  for (std::uint64_t step = 41; step < 600; ++step) commit(Step(step), 7, 7, step % 2 == 0 ? 7 : 8);
+  EXPECT_EQ(node.control.tells, 1);
 }
 
 // Before it hears that a step is committed a child says of it once more what it has said.
 TEST_F(PathsWatched, WhatIsSaidOfSettledStepsDoesNotCount) {
   commit(kHeldStep, 8, 7, 7);
+  for (std::uint64_t step = 42; step < 80; ++step) {
+    EqualSums late;
+    for (std::uint32_t seat = 0; seat < 3; ++seat) late.add(*parse_equal_sums(sums_of(seat, Step(step - 1), 7)));
+    watch.on_sums(NodeId(1), kRunning, to_text(late));
+    watch.on_progress({Step(step), 0});
+  }
   EXPECT_EQ(watch.differing().size(), 1u);
-  const auto all = parse_equal_sums(sums_of(1, kHeldStep, 7));
-  EqualSums late = *all;
-  late.add(*parse_equal_sums(sums_of(2, kHeldStep, 7)));
-  watch.on_sums(NodeId(1), kRunning, to_text(late));
-  watch.on_progress({Step(42), 0});
-  EXPECT_EQ(watch.differing().size(), 1u) << "the two others are equal, but this seat is not";
 }
 
-TEST_F(PathsWatched, EqualAgainIsWhatAsManySeatsHaveAsDiffered) {
+TEST_F(PathsWatched, AStepOfWhichASeatHasToldNothingIsNotCompared) {
   commit(kHeldStep, 7, 7, 8);
-  seal(0, Step(42));
-  watch.pass_on();
-  watch.on_sums(NodeId(1), kRunning, sums_of(1, Step(42), 7));
-  watch.on_progress({Step(42), 0});  // of node 2 nothing has come
+  for (std::uint64_t step = 42; step < 80; ++step) {
+    seal(0, Step(step));
+    report();
+    watch.on_sums(NodeId(1), kRunning, sums_of(1, Step(step), 7));
+    watch.on_progress({Step(step), 0});  // of node 2 nothing has come
+  }
   EXPECT_EQ(watch.differing().size(), 1u);
 }
 
@@ -197,10 +245,37 @@ TEST_F(PathsWatched, WhatDiffersIsNarrowedUntilTheNodeOfTheSeatNamesTheTensor) {
   EXPECT_EQ(node.control.tells, 2);
 }
 
+// Seat 2 is sick, and its node has told parts; the root had sealed the step before it ordered them.
+TEST_F(PathsWatched, PartsCountOnlyWhereAllSeatsHaveToldThem) {
+  commit(kHeldStep, 7, 7, 8);
+  EXPECT_EQ(last_order()->seat, Seat(2));
+  const std::vector<EqualExtent> parts = parts_of(all_of_it(), 4096, 3);
+  arena->arena.slot(0).mark_torn(kRunning, kHeldStep);
+  watch.on_sums(NodeId(1), kRunning, sums_of(1, Step(42), 7, parts));
+  watch.on_sums(NodeId(2), kRunning, sums_of(2, Step(42), 8, parts));
+  watch.on_progress({Step(42), 0});
+  EXPECT_EQ(last_order()->begin, 0u);
+  commit(Step(43), 7, 7, 8, parts);
+  EXPECT_EQ(last_order()->begin, 8192u);
+  EXPECT_EQ(last_order()->seat, Seat(2));
+}
+
 TEST_F(PathsWatched, WhatIsEqualAgainIsNarrowedNoMore) {
   commit(kHeldStep, 8, 7, 7);
-  commit(Step(42), 7, 7, 7);
-  EXPECT_EQ(last_order()->end, 0u);
+  for (std::uint64_t step = 42; step < 200; ++step) commit(Step(step), 7, 7, 7);
+  const std::size_t orders = sent.size();
+  commit(Step(200), 7, 7, 7);
+  EXPECT_EQ(sent.size(), orders);
+}
+
+TEST_F(PathsWatchedLeaf, AnOrderThatDoesNotComeAgainIsForgotten) {
+  const EqualExtent all = all_of_it();
+  watch.on_narrow({kRunning, all.extent.begin, all.extent.end, all.digest, Seat(1)});
+  std::uint64_t step = 41;
+  for (; step < 200; ++step) watch.on_progress({Step(step), 0});
+  seal(0, Step(step));
+  report();
+  EXPECT_EQ(message_in<EqualSumsMessage>(sent.back().second)->sums, sums_of(2, Step(step), 7));
 }
 
 TEST_F(PathsWatchedLeaf, TellsThePartsThatAreAskedForAndNamesTheTensorsOfItsSeat) {
@@ -209,7 +284,7 @@ TEST_F(PathsWatchedLeaf, TellsThePartsThatAreAskedForAndNamesTheTensorsOfItsSeat
   node.pass(std::chrono::milliseconds(20));
   EXPECT_EQ(node.control.tells, 0) << "two tensors, which can be told apart";
   seal(0, kHeldStep);
-  watch.pass_on();
+  report();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(message_in<EqualSumsMessage>(sent[0].second)->sums, sums_of(2, kHeldStep, 7, parts_of(all, 4096, 3)));
   watch.on_narrow({kRunning, 0, 8192, all.digest, Seat(1)});
@@ -236,7 +311,7 @@ TEST(PathsWatch, PartsCoverAnExtentAndAreWholeBuckets) {
 
 TEST_F(PathsWatched, OfAnotherGenerationNothingIsHeard) {
   seal(0, kHeldStep);
-  watch.pass_on();
+  report();
   watch.on_sums(NodeId(2), Generation(2), sums_of(2, kHeldStep, 8));
   watch.on_sums(NodeId(1), kRunning, "nonsense");
   watch.on_progress({kHeldStep, 0});

@@ -117,11 +117,7 @@ Pawld::Parts::Parts(Pawld& pawld)
              .show = [&pawld](std::uint32_t index, bool shown) { pawld.keeper_->show_trainer(index, shown); }}),
       progress(pawld.context_,
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
-                .own_report =
-                    [this](Progress known) {
-                      paths.pass_on();  // so that whoever hears that a step is held has its sums
-                      return pages.report(known);
-                    },
+                .own_report = [this](Progress known) { return pages.report(known); },
                 .show =
                     [this](Progress known, bool committed) {
                       pages.show(known, committed);
@@ -132,7 +128,8 @@ Pawld::Parts::Parts(Pawld& pawld)
                       job_end.consider_finish();
                       drains.consider();
                     },
-                .is_up = [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); }}),
+                .is_up = [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); },
+                .before_report = [this](const SeatReport& report, bool anew) { paths.before_report(report, anew); }}),
       paces(pawld.context_, trainers, events,
             {.send = [&pawld](NodeId node, const Frame& frame) { (void)pawld.neighbours_->send(node, frame); }}),
       paths(pawld.context_, memory, events,

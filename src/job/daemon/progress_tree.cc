@@ -29,6 +29,7 @@ void ProgressTree::report() {
     auto known = child_reports_.find(*node);
     report = combine(report, known != child_reports_.end() ? known->second : SeatReport{progress_, 0, 0});
   }
+  if (hooks_.before_report && last_report_ != report) hooks_.before_report(report, !last_report_);
   if (mine == 0) {
     const Progress next = advance(progress_, report);
     if (next != progress_) set(next);

@@ -26,6 +26,8 @@ class ProgressTree {
     std::function<void(Progress, bool committed)> show;  // to this node's trainers; `committed`: that has grown
     std::function<void()> on_committed;
     std::function<bool(NodeId)> is_up = {};  // a link stands; not set: each does
+    // Of this node and all below it, about to be told or, at the root, judged; `anew`: the parent may know nothing.
+    std::function<void(const SeatReport&, bool anew)> before_report = {};
   };
   ProgressTree(NodeContext& context, Hooks hooks)
       : context_(context), hooks_(std::move(hooks)), detour_(context, [this] { return unsaid(); }) {}
