@@ -36,7 +36,8 @@ Error error_of(const grpc::Status& status, const char* what) {
 }
 
 WatchKind kind_of(const std::string& prefix) {
-  return prefix.find(":reports/") == std::string::npos ? WatchKind::keys : WatchKind::reports;
+  if (prefix.find(":reports/") != std::string::npos) return WatchKind::reports;
+  return prefix.find(":nodes/") != std::string::npos ? WatchKind::nodes : WatchKind::keys;
 }
 
 // A watch with a task of its own. It resumes from the next revision after any absence, or from a listing, if what came

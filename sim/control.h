@@ -16,8 +16,8 @@
 namespace pawl::sim {
 
 // What a node watches. Each is a stream of its own, and may be late or lost alone.
-enum class WatchKind : unsigned char { keys, reports };
-inline constexpr std::size_t kWatchKinds = 2;
+enum class WatchKind : unsigned char { keys, reports, nodes };
+inline constexpr std::size_t kWatchKinds = 3;
 
 // What goes wrong with a put.
 enum class PutFault : unsigned char {

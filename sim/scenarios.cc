@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <initializer_list>
+#include <utility>
 
 namespace pawl::sim {
 
@@ -31,6 +32,13 @@ ClusterOptions cluster(std::uint32_t members, std::uint32_t spares) {
   options.members = members;
   options.spares = spares;
   options.ring_exchange = true;
+  return options;
+}
+
+// Few follow who is registered, as in a large job.
+ClusterOptions few_follow(std::uint32_t members, std::uint32_t spares) {
+  ClusterOptions options = cluster(members, spares);
+  options.all_follow_max = 0;
   return options;
 }
 
@@ -73,6 +81,7 @@ InjectedFault drained(std::uint32_t machine, Duration length) {
 
 constexpr std::uint32_t kKeys = 1u << static_cast<unsigned>(WatchKind::keys);
 constexpr std::uint32_t kReports = 1u << static_cast<unsigned>(WatchKind::reports);
+constexpr std::uint32_t kNodes = 1u << static_cast<unsigned>(WatchKind::nodes);
 
 InjectedFault watches(InjectedFault fault, std::uint32_t which, Duration late = {}) {
   fault.turns = which;
@@ -88,6 +97,61 @@ InjectedFault later(Duration after, FaultType type, std::uint32_t machine, Durat
   fault.mask = machines({machine});
   fault.length = length;
   return fault;
+}
+
+// What the registrations' own watch tells late or not at all, and nodes that begin to follow it in the middle of something.
+std::vector<Scenario> of_registrations() {
+  using enum FaultType;
+  return {
+      {"registered-unseen",
+       "a member loses its registration and registers again, and only the watch of who is registered does not tell it",
+       cluster(5, 1),
+       {when_well(cut_control, machines({3}), 9s),
+        watches(cut_off_from_news(8900ms, machines({0, 1, 2, 4}), 30s), kNodes),
+        watches(cut_off_from_news(0ms, machines({3}), 8s), kKeys), later(4s, kill_trainer, 1),
+        later(20s, must_be_well, 0)}},
+      {"followers-begin-late",
+       "a node dies of which nobody's registration is followed, and then whoever leads its recovery",
+       [] {
+         ClusterOptions options = few_follow(6, 2);
+         options.replicas = 2;
+         return options;
+       }(),
+       {when_well(kill_node, machines({3}), 90s), later(20ms, kill_leader, 0, 90s), later(40s, must_be_well, 0)}},
+      {"followers-see-nothing",
+       "the same, and no watch of who is registered tells anything: it is listed",
+       [] {
+         ClusterOptions options = few_follow(6, 2);
+         options.replicas = 2;
+         return options;
+       }(),
+       {watches(when_well(lost_watch, machines({0, 1, 2, 3, 4, 5, 6, 7}), 60s), kNodes),
+        later(100ms, kill_node, 3, 90s), later(20ms, kill_leader, 0, 90s), later(40s, must_be_well, 0)}},
+      {"followers-hear-late",
+       "a node loses its power when nobody follows registrations, and those that begin to hear each change 5 s late",
+       few_follow(6, 1),
+       {watches(when_well(late_watch, machines({0, 1, 2, 3, 4, 5, 6}), 90s), kNodes, 5s),
+        later(100ms, power_off, 3, 60s), later(50s, must_be_well, 0)}},
+      {"follower-registers-again",
+       "a member of which few follow the registration loses it, and registers again under a leader that has listed",
+       few_follow(5, 1),
+       {when_well(cut_control, machines({3}), 9s),
+        watches(cut_off_from_news(8900ms, machines({1, 3}), 30s), kKeys | kReports | kNodes),
+        later(4s, kill_trainer, 1), later(20s, must_be_well, 0)}},
+      {"leader-without-control-among-few-followers",
+       "whoever leads a recovery loses only the control: of the others some begin to follow who is registered, and one "
+       "takes over",
+       [] {
+         ClusterOptions options = few_follow(5, 2);
+         options.replicas = 2;
+         return options;
+       }(),
+       {when_well(kill_node, machines({3}), 400s), later(2ms, cut_control, 4, 300s), later(200s, must_run, 0)}},
+      {"drained-among-few-followers",
+       "a node is drained where only it and whoever opens know that there is a spare",
+       few_follow(5, 1),
+       {drained(2, 60s), later(30s, must_be_well, 0)}},
+  };
 }
 
 }  // namespace
@@ -177,8 +241,8 @@ std::span<const Scenario> scenarios() {
        "its own do not tell it of the recovery",
        cluster(5, 1),
        {when_well(cut_control, machines({3}), 9s),
-        watches(cut_off_from_news(8900ms, machines({1, 3}), 30s), kKeys | kReports), later(4s, kill_trainer, 1),
-        later(20s, must_be_well, 0)}},
+        watches(cut_off_from_news(8900ms, machines({1, 3}), 30s), kKeys | kReports | kNodes),
+        later(4s, kill_trainer, 1), later(20s, must_be_well, 0)}},
       {"collectors-fail",
        "a node dies, and of what the collectors of reports put half is lost, late, changed, or of the last generation, "
        "or they die over it",
@@ -238,7 +302,12 @@ std::span<const Scenario> scenarios() {
        }(),
        {when_well(kill_node, machines({1}), 40s), later(20s, must_be_well, 0)}},
   };
-  return *all;
+  static const auto* every = [] {
+    auto* both = new std::vector<Scenario>(*all);
+    for (Scenario& one : of_registrations()) both->push_back(std::move(one));
+    return both;
+  }();
+  return *every;
 }
 
 const Scenario* scenario_named(std::string_view name) {

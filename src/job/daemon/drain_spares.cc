@@ -13,7 +13,7 @@ void DrainSpares::forget() {
 void DrainSpares::look(DrainView& view) {
   if (const auto leaving = who_leaves(view); std::exchange(asked_for_, leaving) != leaving) forget();
   answers_ = {};
-  if (hooks_.probe && must_ask_spares(view, context_.self))
+  if (hooks_.probe && view.knows_nodes && must_ask_spares(view, context_.self))
     answers_ = hooks_.probe(spares_of(view.state, view.nodes, view.cordoned));
   view.silent = answers_.silent;
   view.unprobed = answers_.pending;

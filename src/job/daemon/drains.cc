@@ -71,6 +71,7 @@ DrainDuties Drains::duties_of(const DrainOrders& ordered) {
   DrainView view{
       mirror.spec(), mirror.state(),       ordered, nodes, context_.orders.cordoned(), hooks_.progress().committed,
       waits_,        context_.clock->now()};
+  view.knows_nodes = context_.knows_nodes();
   const bool leads = who_leaves(view) == context_.self;
   const bool anew = std::exchange(led_in_, mirror.generation()) != mirror.generation();
   if (!leads)

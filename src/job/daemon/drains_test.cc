@@ -182,6 +182,24 @@ TEST_F(DrainingElsewhere, TheFirstThatStaysOpensTheGenerationWhenTheStepIsCommit
   EXPECT_EQ(node.control.swaps.size(), 1u);
 }
 
+// It asks spares that it does not know yet, and gives nothing up meanwhile.
+TEST_F(DrainingElsewhere, NoGenerationIsOpenedBeforeItIsKnownWhoIsASpare) {
+  const std::map<NodeId, NodeRecord> nodes = node.context.mirror.registrations().nodes;
+  node.context.mirror.nodes.forget({});
+  committed = Step(42);
+  hear_acks(hear(keys().pause(), kPauseAt42));
+  drains.consider();
+  EXPECT_EQ(page_step(), 42u);
+  EXPECT_EQ(node.control.puts.size(), 0u) << "it has said so";
+  EXPECT_TRUE(node.control.swaps.empty());
+  EXPECT_EQ(node.control.tells, 0);
+  Listing listing;
+  for (const auto& [id, record] : nodes) listing.kvs.push_back({keys().node(id), to_json(record), 1, 1, 0});
+  (void)node.context.mirror.apply_nodes(listing, node.clock.now());
+  drains.consider();
+  EXPECT_EQ(node.control.swaps.size(), 1u);
+}
+
 TEST_F(Draining, NobodyWaitsForASpareThatDoesNotAnswerAndTheDrainIsGivenUp) {
   probed.pending = {test_life(2)};
   drains.consider();

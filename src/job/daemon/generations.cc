@@ -55,9 +55,11 @@ void Generations::follow() {
   if (context.is_evicted()) {
     context.want_reports();
     QuiescingView quiescing{context.mirror.spec(), state, context.mirror.reports.inventories(),
-                            context.mirror.records_of_others(), context.orders.cordoned()};
+                            records_of_others(context.mirror), context.orders.cordoned()};
     quiescing.lingering_late = true;
-    view.must_linger = must_linger(quiescing, context.self);
+    // Without knowing who is registered it does not know who may need it.
+    const bool knows = context.knows_nodes() || state.phase != JobPhase::quiescing;
+    view.must_linger = knows ? must_linger(quiescing, context.self) : contains(state.evicted, context.self);
     // Who must linger anyway need not know whether others are late: to ask is to list all reports.
     if (!view.must_linger && !are_others_late()) {
       quiescing.lingering_late = false;

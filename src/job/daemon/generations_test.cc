@@ -405,6 +405,24 @@ TEST_F(OneNode, AnEvictedNodeKeepsWhatItHoldsUntilTheJobRuns) {
   EXPECT_TRUE(node.context.ending);
 }
 
+// Nobody but those that were evicted with it may be left, and a spare that needs what they hold.
+TEST_F(OneNode, AnEvictedNodeStaysUntilItKnowsWhoIsRegistered) {
+  run();
+  node.register_nodes(2);
+  node.context.mirror.nodes.forget({});
+  node.state.generation = Generation(2);
+  node.state.evicted = {test_life(0)};
+  for (const Member& member : node.state.seats)
+    if (member.life != test_life(0)) node.state.evicted.push_back(member.life);
+  follow(JobPhase::quiescing);
+  node.live(60s);
+  generations.follow();
+  EXPECT_EQ(reset, "");
+  (void)node.context.mirror.apply_nodes({}, node.clock.now());
+  generations.follow();
+  EXPECT_EQ(reset, "evicted in generation 2") << "nobody is there any more";
+}
+
 // The job waits for a spare that this node could be.
 TEST_F(OneNode, AnEvictedNodeDoesNotWaitForEverForAnothersReport) {
   run();

@@ -108,9 +108,8 @@ std::optional<std::string> Imports::address_of(NodeLife life) const {
   if (life == context_.self) return context_.address;  // a replica here of a seat that moves here
   for (const Member& member : context_.mirror.state().seats)
     if (member.life == life) return member.address;
-  const auto& nodes = context_.mirror.registrations().nodes;
-  const auto node = nodes.find(life.node);
-  return node != nodes.end() && node->second.life == life ? std::optional(node->second.address) : std::nullopt;
+  const NodeRecord* const record = context_.record_of(life);
+  return record != nullptr ? std::optional(record->address) : std::nullopt;
 }
 
 void Imports::end() {

@@ -178,6 +178,29 @@ TEST_F(Restores, AllSourcesWhoseAddressesAreKnownAreReadFrom) {
   EXPECT_TRUE(posted.run_until([&] { return imports.has(Seat(0)); }));
 }
 
+// It was evicted, and sits nowhere. Who does not follow all registrations reads its own.
+TEST_F(Restores, TheAddressOfASourceWithoutASeatIsRead) {
+  node.context.mirror.nodes.forget({});
+  const NodeLife lingers = test_life(5, 3);
+  begin(SourceKind::replica, lingers);
+  imports.start_waiting();
+  EXPECT_TRUE(nothing_is_fetched());
+  EXPECT_EQ(node.context.watched.wanted, std::set<NodeLife>{lingers});
+  NodeRecord record;
+  record.life = test_life(5, 4);
+  record.address = "127.0.0.1:105";
+  node.context.mirror.nodes.note_read(record);
+  imports.start_waiting();
+  EXPECT_TRUE(nothing_is_fetched()) << "that is another life";
+  record.life = lingers;
+  node.context.mirror.nodes.note_read(record);
+  imports.start_waiting();
+  const PeerEnd source = world.network.accept();
+  EXPECT_EQ(world.network.asked(), std::vector<Address>({{"127.0.0.1", 105}}));
+  imports.end();
+  EXPECT_TRUE(posted.run_until([&] { return imports.idle(); }));
+}
+
 TEST_F(Restores, OfASourceAPartMayBeStruckOut) {
   begin(SourceKind::replica);
   imports.start_waiting();

@@ -54,6 +54,20 @@ JobMirror::Change JobMirror::learn(JobState state, Revision revision, Duration n
   learn_ring();
   own_seats_ = seats_of(*state_, self_);
   reports.expect(*state_, roster_, ring_);
+  nodes.note_state(*state_, roster_, now);
+  return change;
+}
+
+// When they came is not known, so whoever takes a turn to lead goes on with it.
+JobMirror::Change JobMirror::apply_nodes(const Listing& listing, Duration now) {
+  Change change;
+  change.nodes = true;
+  const Duration news_at = news_.at;
+  std::map<NodeId, NodeRecord> before = nodes.begin_listing();
+  for (const KeyValue& kv : listing.kvs) (void)apply(kv.key, &kv.value, kv.mod_revision, now);
+  nodes.end_listing(before, now);
+  if (state_) nodes.note_state(*state_, roster_, now);
+  news_.at = news_at;
   return change;
 }
 
@@ -94,7 +108,7 @@ JobMirror::Change JobMirror::apply(const std::string& key, const std::string* va
   }
   if (NodeId node; id_after(keys_.nodes(), key, node)) {
     auto record = value != nullptr ? parse_node_record(*value) : Result<NodeRecord>(Error{Code::not_found, ""});
-    registrations_.note(node, record ? &*record : nullptr, now);
+    nodes.note(node, record ? &*record : nullptr, now);
     change.nodes = true;
   } else {
     apply_record(key, value, change);
@@ -150,7 +164,6 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
   // Revisions only grow, and nobody erases the state: it is the control that is not the one it was.
   all.lost = state_ && (state == nullptr || listing.revision < state_revision_);
 
-  const std::map<NodeId, NodeRecord> registered = std::exchange(registrations_.nodes, {});
   accusations_.clear();
   faults.clear();
   stop_.told.clear();
@@ -161,25 +174,15 @@ JobMirror::Change JobMirror::apply_all(const Listing& listing, Duration now) {
     const Change change = apply(kv.key, &kv.value, kv.mod_revision, now);
     all.stop = all.stop || change.stop;
   }
-  // Also of members that were gone before this node first looked.
-  const auto note_if_gone = [&](NodeId node) {
-    if (registrations_.nodes.count(node) == 0) registrations_.note(node, nullptr, now);
-  };
-  for (const auto& [node, record] : registered) note_if_gone(node);
-  if (state_) {  // evicted ones may be what a recovery reads from
-    for (const Member& member : state_->seats) note_if_gone(member.life.node);
-    for (const NodeLife& life : state_->evicted) note_if_gone(life.node);
-  }
-  all.nodes = true;
   // One that brings nothing new is no news: whoever takes a turn to lead lists, and goes on with it.
   if (news_.newest == before.newest && !all.state && !all.lost) news_.at = before.at;
   return all;
 }
 
-std::vector<NodeRecord> JobMirror::records_of_others() const {
+std::vector<NodeRecord> records_of_others(const JobMirror& mirror) {
   std::vector<NodeRecord> others;
-  for (const auto& [node, record] : registrations_.nodes)
-    if (!roster_.is_survivor(record.life)) others.push_back(record);
+  for (const auto& [node, record] : mirror.registrations().nodes)
+    if (!mirror.roster().is_survivor(record.life)) others.push_back(record);
   return others;
 }
 
@@ -202,7 +205,7 @@ const Source* JobMirror::source_of(Seat seat) const {
 void JobMirror::learn_ring() {
   const bool formed = state_ && !state_->seats.empty();
   ring_ = formed ? ring_of(state_->seats, spec_.replica_count) : ring_of(spec_);
-  registrations_.seats_per_node_max = ring_.seats_per_node_max();
+  nodes.set_seats_per_node_max(ring_.seats_per_node_max());
 }
 
 std::optional<std::uint32_t> JobMirror::position_of(NodeId node) const {
@@ -222,12 +225,12 @@ std::vector<Accusation> JobMirror::accusations() const {
 }
 
 std::vector<Member> JobMirror::linked_members() const {
-  return state_ ? watched_by(*state_, registrations_, self_) : std::vector<Member>();
+  return state_ ? watched_by(*state_, registrations(), self_) : std::vector<Member>();
 }
 
 const Links& JobMirror::links() const {
-  const std::pair as_of(state_revision_, registrations_.changes);
-  if (state_ && std::exchange(links_.as_of, as_of) != as_of) links_.links = links_of(*state_, registrations_, self_);
+  const std::pair as_of(state_revision_, registrations().changes);
+  if (state_ && std::exchange(links_.as_of, as_of) != as_of) links_.links = links_of(*state_, registrations(), self_);
   return links_.links;
 }
 

@@ -14,6 +14,7 @@
 
 #include "job/control/control.h"
 #include "job/daemon/beside_state.h"
+#include "job/daemon/known_nodes.h"
 #include "job/daemon/recovery_reports.h"
 #include "job/membership/job_state.h"
 #include "job/membership/node_report.h"
@@ -37,6 +38,7 @@ class JobMirror {
 
   RecoveryReports reports;  // a node notes its own before the control repeats them
   BesideState beside;       // what states name; a node notes what it has put with one
+  KnownNodes nodes;         // who is registered; a node that does not follow that notes whom it has read
 
   struct Change {
     bool state = false;       // another revision of it
@@ -55,6 +57,8 @@ class JobMirror {
   Change apply_all(const Listing& listing, Duration now);
   // The same of what has been reported in the state's generation (JobKeys::reports).
   void apply_reports(const Listing& listing, Duration now);
+  // The same of who is registered (JobKeys::nodes). From then on, until it is forgotten, that is known.
+  Change apply_nodes(const Listing& listing, Duration now);
   Change learn(JobState state, Revision revision, Duration now);  // older revisions change nothing
   void set_spec(const JobSpec& spec) {
     spec_ = spec;
@@ -79,9 +83,7 @@ class JobMirror {
   [[nodiscard]] Generation generation() const { return state_ ? state_->generation : Generation(0); }
   [[nodiscard]] bool is_in(JobPhase phase) const { return state_ && state_->phase == phase; }
   [[nodiscard]] bool is_over() const { return is_in(JobPhase::finished) || is_in(JobPhase::failed); }
-  [[nodiscard]] const Registrations& registrations() const { return registrations_; }
-  // Of all nodes but those that are surviving members: spares, and whoever was evicted and still lives.
-  [[nodiscard]] std::vector<NodeRecord> records_of_others() const;
+  [[nodiscard]] const Registrations& registrations() const { return nodes.registrations(); }
   [[nodiscard]] std::vector<TrainerEnd> ends() const;
   [[nodiscard]] std::optional<TrainerEnd> end_of(Seat seat) const;  // the last that was told
   [[nodiscard]] const Finishes& finishes() const { return finishes_; }
@@ -123,7 +125,6 @@ class JobMirror {
   mutable KnownLinks links_;
   Revision state_revision_ = 0;
   Duration state_since_{};
-  Registrations registrations_;
   std::map<std::string, Accusation> accusations_;  // by key
   struct News {
     Duration at{};
@@ -134,5 +135,8 @@ class JobMirror {
   std::map<Seat, TrainerEnd> ends_;
   StopView stop_;
 };
+
+// Of all nodes but those that are surviving members: spares, and whoever was evicted and still lives.
+[[nodiscard]] std::vector<NodeRecord> records_of_others(const JobMirror& mirror);
 
 }  // namespace pawl::job

@@ -12,6 +12,7 @@ using namespace std::chrono_literals;
 class Mirror : public testing::Test {
  protected:
   Mirror() : mirror(test_life(1), "test") {
+    EXPECT_FALSE(mirror.registrations().known);
     JobSpec spec;
     spec.node_count = 3;
     spec.replica_count = 1;
@@ -150,7 +151,7 @@ TEST_F(Mirror, NamesWhoIsRegisteredAndNoSurvivingMember) {
     (void)put(keys.node(life.node), to_json(record));
   }
   std::vector<NodeLife> others;
-  for (const NodeRecord& record : mirror.records_of_others()) others.push_back(record.life);
+  for (const NodeRecord& record : records_of_others(mirror)) others.push_back(record.life);
   EXPECT_EQ(others, (std::vector{state.seats[1].life, spare}));
 }
 
@@ -171,27 +172,37 @@ TEST_F(Mirror, KeepsAccusationsOfTheStatesGenerationUntilTheyAreErased) {
 
 TEST_F(Mirror, AListingIsTheWholeTruth) {
   (void)put_state();
+  (void)put(keys.finish(Seat(2)), R"({"generation":2,"step":9,"committed":true})");
+  (void)put(keys.exit(Seat(1)), R"({"generation":2,"detail":"exited 1"})");
+  const JobMirror::Change change = mirror.apply_all({{{keys.state(), to_json(state), 1, 1, 0}}, 60}, 40s);
+  EXPECT_FALSE(change.nodes);
+  EXPECT_FALSE(change.state);
+  EXPECT_FALSE(change.lost);
+  EXPECT_EQ(mirror.finishes().size(), 0u);
+  EXPECT_TRUE(mirror.ends().empty());
+}
+
+TEST_F(Mirror, AListingOfWhoIsRegisteredIsTheWholeTruthOfThat) {
+  (void)put_state();
   NodeRecord record;
   record.life = test_life(0);
   (void)put(keys.node(NodeId(0)), to_json(record));
   record.life = test_life(7);
   (void)put(keys.node(NodeId(7)), to_json(record));
-  (void)put(keys.finish(Seat(2)), R"({"generation":2,"step":9,"committed":true})");
-  (void)put(keys.exit(Seat(1)), R"({"generation":2,"detail":"exited 1"})");
   record.life = test_life(1);
-  const Listing listing{{{keys.node(NodeId(1)), to_json(record), 50, 50, 0}, {keys.state(), to_json(state), 1, 1, 0}},
-                        60};
-  const JobMirror::Change change = mirror.apply_all(listing, 40s);
+  const Listing listing{{{keys.node(NodeId(1)), to_json(record), 50, 50, 0}}, 60};
+  const Duration news_at = mirror.news_at();
+  const JobMirror::Change change = mirror.apply_nodes(listing, 40s);
   EXPECT_TRUE(change.nodes);
-  EXPECT_FALSE(change.state);
-  EXPECT_FALSE(change.lost);
+  EXPECT_EQ(mirror.news_at(), news_at) << "when it came is not known";
+  EXPECT_TRUE(mirror.registrations().known);
   EXPECT_EQ(mirror.registrations().nodes.size(), 1u);
   EXPECT_TRUE(mirror.registrations().has(test_life(1)));
   for (const std::uint32_t gone : {0u, 7u, 2u})  // 2: a member that this node has never seen
     EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(gone)), 40s) << gone;
-  EXPECT_EQ(mirror.finishes().size(), 0u);
-  EXPECT_TRUE(mirror.ends().empty());
-  (void)mirror.apply_all({{}, 61}, 50s);
+  (void)mirror.apply_all({{}, 61}, 45s);
+  EXPECT_TRUE(mirror.registrations().has(test_life(1))) << "those are other keys";
+  (void)mirror.apply_nodes({{}, 62}, 50s);
   EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(0)), 40s);
   EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(1)), 50s);
 }
@@ -201,11 +212,50 @@ TEST_F(Mirror, AListingShowsWhichEvictedNodeIsGone) {
   state.evicted = {test_life(6), test_life(0)};
   NodeRecord record;
   record.life = test_life(0);
-  const Listing listing{{{keys.node(NodeId(0)), to_json(record), 50, 50, 0}, {keys.state(), to_json(state), 1, 1, 0}},
-                        60};
-  (void)mirror.apply_all(listing, 40s);
+  (void)put_state();
+  (void)mirror.apply_nodes({{{keys.node(NodeId(0)), to_json(record), 50, 50, 0}}, 60}, 40s);
   EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(6)), 40s);
   EXPECT_EQ(mirror.registrations().gone_since.count(NodeId(0)), 0u);
+}
+
+// Its registration ended before this node saw the state in which it sits: of two watches either may be the later one.
+TEST_F(Mirror, AMemberThatWasGoneBeforeItsStateCameIsGone) {
+  (void)mirror.apply_nodes({{}, 60}, 40s);
+  EXPECT_TRUE(mirror.registrations().gone_since.empty());
+  (void)mirror.learn(state, 70, 45s);
+  EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(2)), 45s);
+  state.generation = Generation(3);
+  (void)mirror.learn(state, 71, 50s);
+  EXPECT_EQ(mirror.registrations().gone_since.at(NodeId(2)), 45s);
+}
+
+TEST_F(Mirror, WhoDoesNotFollowRegistrationsMissesNobody) {
+  (void)put_state();
+  EXPECT_TRUE(mirror.registrations().gone_since.empty());
+  NodeRecord record;
+  record.life = test_life(2);
+  record.lifeline = "there:1";
+  record.arena_bytes = std::uint64_t{4} << 30;
+  const auto gib = [](std::uint64_t count) { return time_to_give_back(count << 30); };
+  (void)mirror.apply_nodes({{{keys.node(NodeId(2)), to_json(record), 50, 50, 0}}, 60}, 40s);
+  EXPECT_EQ(mirror.registrations().time_to_end(NodeId(2)), gib(8));
+  mirror.nodes.forget(mirror.links().lives);
+  EXPECT_FALSE(mirror.registrations().known);
+  EXPECT_TRUE(mirror.registrations().nodes.empty());
+  EXPECT_TRUE(mirror.registrations().gone_since.empty());
+  EXPECT_EQ(mirror.registrations().arena_bytes_max, std::uint64_t{4} << 30);
+  ASSERT_NE(mirror.nodes.record_of(test_life(2)), nullptr) << "of whom it has a link";
+  EXPECT_EQ(mirror.nodes.record_of(test_life(2))->lifeline, "there:1");
+  EXPECT_EQ(mirror.nodes.record_of(test_life(2, 5)), nullptr);
+  EXPECT_EQ(mirror.nodes.record_of(test_life(0)), nullptr);
+  record.life = test_life(0);
+  mirror.nodes.note_read(record);
+  EXPECT_NE(mirror.nodes.record_of(test_life(0)), nullptr);
+  EXPECT_FALSE(mirror.registrations().has(test_life(0))) << "it may be gone by now";
+  state.arena_bytes = std::uint64_t{6} << 30;
+  (void)put_state();
+  EXPECT_EQ(mirror.registrations().time_to_end(NodeId(2)), gib(12)) << "as the largest, of whom nothing is known";
+  EXPECT_EQ(mirror.registrations().arena_bytes_max, std::uint64_t{6} << 30);
 }
 
 TEST_F(Mirror, NoticesAControlThatLostItsData) {

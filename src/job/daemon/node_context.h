@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 
 #include "base/metrics.h"
@@ -39,10 +40,16 @@ struct HeardReports {
   bool list_anew = false;  // once more, as soon as this node has taken its next step
 };
 
-// The keys that every node watches: what a watch tells may come late.
+// Keys that a node watches: what a watch tells may come late.
 struct KnownKeys {
   Duration as_of{};       // this node knows all that stood there by then, or something newer; Pawld writes it
   bool ask_anew = false;  // once more, as soon as this node has taken its next step
+};
+
+struct WatchedKeys {
+  KnownKeys keys;             // of the job: every node watches them
+  KnownKeys nodes;            // who is registered, of who follows that (job/recovery/node_followers.h)
+  std::set<NodeLife> wanted;  // lives of which this node wants to know what they have registered, whoever else is
 };
 
 struct NodeContext {
@@ -65,7 +72,7 @@ struct NodeContext {
   Deadlines deadlines{};
   StateLimits state_limits;
   HeardReports heard;
-  KnownKeys known_keys;
+  WatchedKeys watched;
   bool ending = false;
 
   Metrics metrics;  // all that this daemon counts
@@ -82,6 +89,19 @@ struct NodeContext {
   [[nodiscard]] bool is_evicted() const { return mirror.roster().is_evicted(self); }
   void want_reports() { heard.wanted = mirror.generation(); }
   [[nodiscard]] bool knows_reports() const { return heard.known == mirror.generation(); }
+  [[nodiscard]] bool knows_nodes() const { return mirror.registrations().known; }
+  // What it has registered. nullptr: that is not known yet; then it is read, and this node takes its next step.
+  [[nodiscard]] const NodeRecord* record_of(NodeLife life) {
+    const NodeRecord* const record = mirror.nodes.record_of(life);
+    if (record == nullptr) watched.wanted.insert(life);
+    return record;
+  }
+  // All that stood in the control by then is known here, or something newer. If not it is asked for.
+  [[nodiscard]] bool knows_all_since(Duration moment) {
+    watched.keys.ask_anew = watched.keys.ask_anew || watched.keys.as_of < moment;
+    watched.nodes.ask_anew = watched.nodes.ask_anew || watched.nodes.as_of < moment;
+    return watched.keys.as_of >= moment && watched.nodes.as_of >= moment;
+  }
   [[nodiscard]] bool is_running() const {  // here as in the state
     return mirror.is_in(JobPhase::running) && followed.running == mirror.generation();
   }

@@ -68,6 +68,7 @@ Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& enviro
 Pawld::~Pawld() {
   watches_.reports.reset();
   watches_.keys.reset();
+  nodes_.reset();
   session_.reset();
 }
 
@@ -172,6 +173,7 @@ void Pawld::joined(const Listing& listing) {
   parts_->streams.set_gate_off(spec.gate_off && spec.test_hooks);
   parts_->streams.set_fetch_sizes(options_.fetch_sizes);
   start_neighbours();
+  start_registrations();
   ready_ = true;
   take(listing);
   watches_.keys = std::make_unique<KeyWatch>(
@@ -179,7 +181,7 @@ void Pawld::joined(const Listing& listing) {
       KeyWatch::Handlers{.on_listing =
                              [this](const Listing& all) {
                                take(all);
-                               context_.known_keys.as_of = watches_.keys_begun;
+                               context_.watched.keys.as_of = watches_.keys_begun;
                              },
                          .on_event = [this](const WatchEvent& event) { on_key(event); },
                          .on_listed = [this] { drive(); },
@@ -221,40 +223,22 @@ void Pawld::start_neighbours() {
                            .lifeline_of = [this](NodeLife life) { return lifeline_of(life); }});
 }
 
-std::string Pawld::lifeline_of(NodeLife life) const {
-  const auto& nodes = context_.mirror.registrations().nodes;
-  const auto found = nodes.find(life.node);
-  return found != nodes.end() && found->second.life == life ? found->second.lifeline : "";
+void Pawld::start_registrations() {
+  registration_ = std::make_unique<OwnRegistration>(
+      context_, *loop_, *session_,
+      OwnRegistration::Hooks{.record = [this] { return node_record(); },
+                             .on_renewed = [this](Duration boottime) { lease_renewed_ns_ = boottime.count(); }});
+  nodes_ = std::make_unique<NodeFollower>(
+      context_, *loop_, *session_, options_.all_follow_max,
+      NodeFollower::Handlers{.on_change = [this](const JobMirror::Change& change) { on_change(change); },
+                             .on_event = [this](const WatchEvent& event) { on_key(event); },
+                             .drive = [this] { drive_once_for_all(); },
+                             .contacts = [this] { return neighbours_->contacts(); }});
 }
 
-void Pawld::register_node() {
-  if (registered_at_) return session_->register_again();
-  session_->keep_registered(
-      context_.mirror.keys().node(context_.self.node), context_.deadlines.lease,
-      [this] { return to_json(node_record()); }, [this](Duration boottime) { lease_renewed_ns_ = boottime.count(); });
-  registered_at_ = context_.clock->now();
-}
-
-// What stands there may have been put long ago and carried out late, or be gone with an older lease. Nobody else can tell
-// that it is wrong.
-void Pawld::check_registration() {
-  if (!registered_at_ || context_.ending) return;
-  const auto& nodes = context_.mirror.registrations().nodes;
-  const auto own = nodes.find(context_.self.node);
-  if (own != nodes.end() && own->second.life.incarnation > context_.self.incarnation) return;  // it has begun anew
-  if (own != nodes.end() && own->second == node_record()) return;
-  const Duration now = context_.clock->now();
-  if (const Duration pause = *registered_at_ + context_.deadlines.lease / 4 - now; pause > Duration::zero()) {
-    if (std::exchange(registration_check_planned_, true)) return;
-    loop_->after(pause, [this] {
-      registration_check_planned_ = false;
-      check_registration();
-    });
-    return;
-  }
-  registered_at_ = now;
-  log_warn("registration_wrong", "found", own != nodes.end() ? to_json(own->second) : "nothing");
-  session_->register_again();
+std::string Pawld::lifeline_of(NodeLife life) {
+  const NodeRecord* const record = context_.record_of(life);
+  return record != nullptr ? record->lifeline : "";
 }
 
 NodeRecord Pawld::node_record() const {
@@ -385,11 +369,12 @@ void Pawld::on_change(const JobMirror::Change& change) {
   // Who is registered matters only to who has no seat, and where a job of two needs a third (watched_by).
   const bool by_nodes =
       change.nodes && (!context_.mirror.is_member() || context_.mirror.roster().survivors().size() < 3);
+  if (change.phase) context_.watched.wanted.clear();  // who is still wanted is wanted again below
   if (change.phase || by_nodes)
     neighbours_->set(context_.mirror.linked_members());
   else if (change.nodes)
     neighbours_->set_lifelines();  // a registration tells where one ends
-  if (change.nodes) check_registration();
+  if (change.nodes) registration_->check();
 }
 
 // What this node read last need not be what the control took last: a swap that only another has read, or that nobody
@@ -407,15 +392,16 @@ void Pawld::tell_control_lost() {
 
 void Pawld::drive() {
   drive_parts();
-  if (!ready_ || context_.ending) return;
+  if (!ready_ || context_.ending || nodes_ == nullptr) return;  // that of a daemon that is being taken apart is gone
   follow_keys();
+  nodes_->take_step();
   follow_reports();
 }
 
 void Pawld::follow_keys() {
-  if (!std::exchange(context_.known_keys.ask_anew, false) || !watches_.keys) return;
+  if (!std::exchange(context_.watched.keys.ask_anew, false) || !watches_.keys) return;
   watches_.keys->confirm(context_.deadlines.silence / 4, [this](Duration begun) {
-    context_.known_keys.as_of = begun;
+    context_.watched.keys.as_of = begun;
     drive_once_for_all();
   });
 }

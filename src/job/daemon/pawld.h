@@ -23,6 +23,8 @@
 #include "job/daemon/key_watch.h"
 #include "job/daemon/neighbours.h"
 #include "job/daemon/node_context.h"
+#include "job/daemon/node_follower.h"
+#include "job/daemon/own_registration.h"
 
 namespace pawl::job {
 
@@ -53,10 +55,9 @@ class Pawld {
   void joined(const Listing& listing);
   [[nodiscard]] bool take_spec(const Listing& listing);  // false: it isn't there yet, or the job has ended
   void start_neighbours();
-  [[nodiscard]] std::string lifeline_of(NodeLife life) const;  // its keeper's address; empty: not known
-  void register_node();                                        // or again, since its health has changed
-  void check_registration();
-  [[nodiscard]] NodeRecord node_record() const;  // any thread
+  void start_registrations();
+  [[nodiscard]] std::string lifeline_of(NodeLife life);  // its keeper's address; empty: not known
+  [[nodiscard]] NodeRecord node_record() const;          // any thread
   void on_key(const WatchEvent& event);
   void on_beat(NodeId node, Generation generation);
   void take(const Listing& listing);
@@ -103,6 +104,8 @@ class Pawld {
     Duration unread_pause{};  // until the keys are listed for it
   };
   StateCheck state_check_;
+  std::unique_ptr<OwnRegistration> registration_;
+  std::unique_ptr<NodeFollower> nodes_;
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<Parts> parts_;
   int exit_code_ = 0;
@@ -112,8 +115,6 @@ class Pawld {
     bool posted = false;
   };
   Drives drives_;
-  bool registration_check_planned_ = false;
-  std::optional<Duration> registered_at_;  // this node's key was last written then
   bool control_lost_ = false;
   std::map<NodeId, Duration> beats_;  // when others last beat here, boottime
   std::atomic<std::int64_t> lease_renewed_ns_{0};

@@ -94,7 +94,7 @@ class PawldInAJob : public OnePawld {
     NodeRecord record;
     record.life = life_of(1 - options.node);
     record.healthy = true;
-    control.put(text("/pawl/test/nodes/", record.life.node), to_json(record));
+    control.put(text("/pawl/test:nodes/", record.life.node), to_json(record));
   }
   // The other node accepts pawld's link.
   PeerEnd accept_link() {
@@ -374,7 +374,7 @@ TEST_F(PawldInAJob, TellsOfANodeWhoseAddressRefuses) {
   spare.address = "127.0.0.1:102";
   spare.healthy = true;
   spare.parked = 1;
-  control.put("/pawl/test/nodes/2", to_json(spare));
+  control.put("/pawl/test:nodes/2", to_json(spare));
   begin();
   PeerEnd link = accept_link();
   network.refuse_next(1000);

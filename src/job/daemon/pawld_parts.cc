@@ -86,7 +86,7 @@ Pawld::Parts::Parts(Pawld& pawld)
                                         [this](const std::string& why) {
                                           events.tell("spare_refused", nlohmann::json{{"detail", why}}.dump());
                                         },
-                                    .on_record_changed = [&pawld] { pawld.session_->register_again(); }}),
+                                    .on_record_changed = [&pawld] { pawld.registration_->put_again(); }}),
       memory(pawld.context_.environment->memory,
              {.hold = [&pawld](const std::string& name, int fd) { pawld.keeper_->hold(name, fd); },
               .drop = [&pawld](const std::string& name) { pawld.keeper_->drop(name); },
@@ -97,7 +97,7 @@ Pawld::Parts::Parts(Pawld& pawld)
                   }},
              &spare_memory),
       health(pawld.context_, events, pawld.options_.run_dir, pawld.token_,
-             {.probe = pawld.lines_.probe, .on_changed = [&pawld] { pawld.register_node(); }}),
+             {.probe = pawld.lines_.probe, .on_changed = [&pawld] { pawld.registration_->put(); }}),
       trainers(*pawld.loop_, pawld.options_.seats_per_node, pawld.options_.job, std::move(pawld.lines_.trainers),
                trainer_handlers(pawld)),
       arenas(pawld.context_, memory),
@@ -108,7 +108,10 @@ Pawld::Parts::Parts(Pawld& pawld)
                    pawld.keeper_->spawn_trainer(index, environment);
                  },
              .kill = [&pawld](std::uint32_t index) { pawld.keeper_->kill_trainer(index); },
-             .on_parked_changed = [&pawld] { pawld.session_->register_again(); },
+             .on_parked_changed =
+                 [&pawld] {
+                   if (pawld.registration_) pawld.registration_->put_again();
+                 },
              .state_of =
                  [&pawld](std::uint64_t pid) {
                    return pawld.context_.environment->processes.state(static_cast<pid_t>(pid));

@@ -32,6 +32,8 @@ TEST_F(OnePawld, AJobWithoutADirectoryHasNoToken) {
 }
 
 TEST_F(OnePawld, AResyncDuringAListingIsFollowedByAnother) {
+  options.node = 99;  // of a large job, in which it watches no more than the job's keys
+  spec.node_count = 100;
   start();
   std::atomic<int> under_way = 0;
   std::atomic<bool> may_go_on = false;
@@ -61,9 +63,9 @@ TEST_F(OnePawld, ARegistrationThatIsNotItsOwnIsWrittenAgainButNotAllTheTime) {
   old.life.incarnation = Incarnation(4);
   const auto spoil = [&](int i) {
     if (i % 2 == 0)
-      control.put("/pawl/test/nodes/0", to_json(old));
+      control.put("/pawl/test:nodes/0", to_json(old));
     else
-      control.erase("/pawl/test/nodes/0");
+      control.erase("/pawl/test:nodes/0");
   };
   for (int i = 0; i < 3; ++i) {
     clock.skip(quarter);
@@ -80,6 +82,66 @@ TEST_F(OnePawld, ARegistrationThatIsNotItsOwnIsWrittenAgainButNotAllTheTime) {
   spoil(0);
   go_on_for(50ms);
   EXPECT_NE(registered(), own);
+}
+
+// Nobody tells it, as it follows no registrations: it reads its own key after each put, and then ever more seldom.
+TEST_F(OnePawld, ANodeOfALargeJobLooksWhetherItsOwnRegistrationStands) {
+  options.node = 99;  // others form the job
+  spec.node_count = 100;
+  start();
+  const std::string key = "/pawl/test:nodes/99";
+  const std::string own = registered();
+  const Duration lease = derive_deadlines(std::chrono::milliseconds(spec.deadline_ms)).lease;
+  for (int i = 0; i < 2; ++i) {
+    control.erase(key);
+    go_on_for(20ms);
+    EXPECT_EQ(registered(), "") << "nobody has told it";
+    clock.skip(lease / 4);
+    EXPECT_TRUE(until([&] { return registered() == own; })) << i;
+  }
+  const auto pass = [&](int leases) {  // by steps, or it would fence itself
+    for (int i = 0; i < 4 * leases; ++i) {
+      clock.skip(lease / 4);
+      go_on_for(2ms);
+    }
+  };
+  pass(16);  // each look is twice as late as the one before
+  const int gets = control.gets(key);
+  EXPECT_LE(gets, 12);
+  pass(32);
+  EXPECT_GT(control.gets(key), gets) << "and it goes on for ever";
+  EXPECT_LE(control.gets(key), gets + 3);
+  EXPECT_EQ(control.watchers(key), 0u);
+}
+
+// Of a large job a member knows of the others what the state says, and where the lifelines of its neighbours end.
+TEST_F(OnePawld, AMemberOfALargeJobReadsTheRegistrationsOfItsNeighboursAlone) {
+  options.all_follow_max = 0;
+  options.node = 1;
+  spec.node_count = 3;
+  for (const std::uint32_t node : {0u, 2u, 3u}) {
+    NodeRecord record;
+    record.life = {NodeId(node), Incarnation(5)};
+    control.put(text("/pawl/test:nodes/", node), to_json(record));
+  }
+  JobState state = state_of_three();
+  control.put("/pawl/test/state", to_json(state));
+  std::atomic<int> node_lists = 0;
+  control.on_list = [&](std::string_view prefix) { node_lists += prefix == "/pawl/test:nodes/" ? 1 : 0; };
+  start();
+  EXPECT_TRUE(
+      until([&] { return control.gets("/pawl/test:nodes/0") == 1 && control.gets("/pawl/test:nodes/2") == 1; }));
+  go_on_for(100ms);
+  EXPECT_EQ(control.gets("/pawl/test:nodes/0"), 1);
+  EXPECT_EQ(control.gets("/pawl/test:nodes/3"), 0);
+  EXPECT_EQ(node_lists, 0);
+  EXPECT_EQ(control.watchers("/pawl/test:nodes/2"), 0u);
+  state.generation = Generation(3);
+  state.phase = JobPhase::quiescing;
+  state.leader = {NodeId(1), Incarnation(5)};
+  control.put("/pawl/test/state", to_json(state));
+  EXPECT_TRUE(until([&] { return control.watchers("/pawl/test:nodes/2") == 1; })) << "who leads must know all";
+  EXPECT_EQ(node_lists, 1);
 }
 
 TEST_F(OnePawld, ReadsTheKeysAgainWhereANeighbourIsAheadOfItsWatch) {

@@ -28,6 +28,7 @@ MemoryPlan SpareMemory::plan() const {
                   .wards_per_node = mirror.ring().wards_per_node_max(),
                   .of_spare = true,
                   .budget_bytes = mirror.spec().memory_bytes};
+  plan.arena_bytes = mirror.has_state() ? mirror.state().arena_bytes : 0;
   for (const auto& [node, record] : mirror.registrations().nodes)
     plan.arena_bytes = std::max(plan.arena_bytes, record.arena_bytes);
   return plan;

@@ -142,6 +142,7 @@ void StateMover::pause() {
 // Who forms the job looks through all nodes, at each of their keys. So the lowest few that are registered do, and each
 // other one the more seldom the more are before it: should those stand still, it goes on without them.
 bool StateMover::is_due_to_form() {
+  if (!context_.knows_nodes()) return false;
   const auto& nodes = context_.mirror.registrations().nodes;
   if (nodes.size() < context_.mirror.spec().node_count) {
     forming_.enough_nodes_since = Duration::zero();
@@ -177,6 +178,7 @@ void StateMover::drive() {
   push_unfit();
   push_causes();
   lead();
+  tell_arenas();
 }
 
 void StateMover::tell_fault(Cause& cause) {
@@ -239,7 +241,8 @@ void StateMover::push_causes() {
     causes.push_back(pending.cause);
     struck.insert(struck.end(), pending.struck.begin(), pending.struck.end());
   }
-  std::vector<Cause> silent = convicted(suspicion(), context_.deadlines);
+  std::vector<Cause> silent;
+  if (context_.knows_nodes()) silent = convicted(suspicion(), context_.deadlines);
   if (!silent.empty() && !is_confirmed(silent_, silent)) silent.clear();
   for (Cause& cause : silent) {
     cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
@@ -295,7 +298,7 @@ SpareProbes::Answers StateMover::probed_spares() const {
   const JobMirror& mirror = context_.mirror;
   if (!handlers_.probe || !mirror.is_in(JobPhase::quiescing)) return {};
   const std::vector<NodeRecord> spares =
-      spares_of(mirror.state(), mirror.records_of_others(), context_.orders.cordoned());
+      spares_of(mirror.state(), records_of_others(mirror), context_.orders.cordoned());
   return spares.empty() ? SpareProbes::Answers{} : handlers_.probe(spares);
 }
 
@@ -339,9 +342,7 @@ bool StateMover::is_confirmed(Charge& charge, std::span<const Cause> causes) {
   const Duration now = context_.clock->now();
   if (charge.lives != lives || charge.generation != generation || now - charge.since > context_.deadlines.silence)
     charge = {std::move(lives), generation, now};
-  if (context_.known_keys.as_of >= charge.since) return true;
-  context_.known_keys.ask_anew = true;
-  return false;
+  return context_.knows_all_since(charge.since);
 }
 
 std::string StateMover::waits_for() const {
@@ -373,7 +374,8 @@ void StateMover::lead() {
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
   if (recovers) context_.want_reports();
-  if (!recovers || !context_.knows_reports()) return;  // who has not heard of them is not late
+  // Who has not heard of them is not late, gone, or no spare.
+  if (!recovers || !context_.knows_reports() || !context_.knows_nodes()) return;
   if (strike_gone_sources()) return;
   const Duration in_state_for = std::max(attentive_for(mirror.state_since()) - *delay, Duration::zero());
   if (!must_decide(in_state_for)) {
@@ -382,21 +384,22 @@ void StateMover::lead() {
   }
   if (!has_heard_of_all(in_state_for)) return;
   const SpareProbes::Answers probed = probed_spares();
-  if (const auto lead = decide_lead({mirror.spec(), state, mirror.reports.inventories(), mirror.records_of_others(),
-                                     mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(),
-                                     absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
-                                    context_.self, context_.deadlines))
-    act_on(*lead, probed.pending);
+  if (auto lead = decide_lead({mirror.spec(), state, mirror.reports.inventories(), records_of_others(mirror),
+                               mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(),
+                               absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
+                              context_.self, context_.deadlines))
+    act_on(std::move(*lead), probed.pending);
 }
 
-void StateMover::act_on(const Lead& lead, std::span<const NodeLife> unprobed) {
+void StateMover::act_on(Lead lead, std::span<const NodeLife> unprobed) {
   const JobState& state = context_.mirror.state();
-  if (const StateMove* next = std::get_if<StateMove>(&lead.decision)) {
+  if (StateMove* const next = std::get_if<StateMove>(&lead.decision)) {
     if (state.phase == JobPhase::quiescing && holds_.is_held_at("decide")) return;
     const bool blind = std::ranges::any_of(
         next->next.seats, [unprobed](const Member& member) { return contains(unprobed, member.life); });
     if (blind) return;  // until it has answered, or is silent
     if (next->next.phase == JobPhase::restoring) tell_restore(*next);
+    next->next.arena_bytes = std::max(next->next.arena_bytes, context_.mirror.registrations().arena_bytes_max);
     return move(next->next, next->why);
   }
   const Wait& wait = std::get<Wait>(lead.decision);
@@ -414,6 +417,20 @@ void StateMover::act_on(const Lead& lead, std::span<const NodeLife> unprobed) {
   for (const Cause& late : lead.late) tell_once(late);
   const Decision decision = open_generation(state, lead.late, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&decision)) move(next->next, next->why);
+}
+
+// Deadlines depend on how large arenas are, which the nodes of a large job don't know of each other. It is told when there is
+// something to move, and then again by whoever leads a recovery.
+void StateMover::tell_arenas() {
+  const JobMirror& mirror = context_.mirror;
+  const Registrations& registrations = mirror.registrations();
+  if (moving_ || !mirror.is_in(JobPhase::running) || !registrations.known || context_.committed == Step(0)) return;
+  if (mirror.state().leader != context_.self || mirror.state().arena_bytes > 0) return;
+  for (const NodeLife& life : mirror.roster().survivors())
+    if (!registrations.has(life) || registrations.nodes.at(life.node).arena_bytes == 0) return;
+  JobState next = mirror.state();
+  next.arena_bytes = registrations.arena_bytes_max;
+  move(next, text("the largest arena of a seat has ", next.arena_bytes, " bytes"));
 }
 
 void StateMover::tell_restore(const StateMove& move) {
@@ -452,6 +469,7 @@ void StateMover::check_members(std::span<const Contact> contacts, std::vector<No
 
 // Says whom this node accuses, and withdraws what does not hold any more.
 void StateMover::accuse() {
+  if (!context_.knows_nodes()) return;
   const JobMirror& mirror = context_.mirror;
   const Duration now = context_.clock->now();
   const SuspicionView view = suspicion();

@@ -60,10 +60,11 @@ class StateMover {
   [[nodiscard]] bool is_fetched_from() const;  // by others, in the state's recovery
   void push_causes();
   void lead();
+  void tell_arenas();
   [[nodiscard]] bool must_decide(Duration in_state_for) const;
   [[nodiscard]] bool has_heard_of_all(Duration in_state_for);
   void probe_spares_early();
-  void act_on(const Lead& lead, std::span<const NodeLife> unprobed);
+  void act_on(Lead lead, std::span<const NodeLife> unprobed);
   void tell_restore(const StateMove& move);
   [[nodiscard]] bool strike_gone_sources();
   [[nodiscard]] SpareProbes::Answers probed_spares() const;

@@ -321,14 +321,115 @@ TEST_F(Moves, NobodyIsGivenUpBeforeTheKeysAreKnownAnew) {
   const std::vector<Contact> contacts{{test_life(1), leader.clock.now(), {}, false},
                                       {test_life(2), leader.clock.now() - 4s, {}, false}};
   leader.mover.check_members(contacts);
-  leader.context.known_keys.as_of = leader.clock.now() - 1ms;
+  leader.context.watched.keys.as_of = leader.clock.now() - 1ms;
   leader.mover.drive();
   EXPECT_TRUE(leader.control.swaps.empty());
-  EXPECT_TRUE(leader.context.known_keys.ask_anew);
-  leader.context.known_keys.as_of = leader.clock.now();
+  EXPECT_TRUE(leader.context.watched.keys.ask_anew);
+  leader.context.watched.keys.as_of = leader.clock.now();
+  leader.context.watched.nodes.as_of = leader.clock.now() - 1ms;
+  leader.mover.drive();
+  EXPECT_TRUE(leader.control.swaps.empty()) << "the watch of who is registered is another";
+  EXPECT_TRUE(leader.context.watched.nodes.ask_anew);
+  leader.context.watched.nodes.as_of = leader.clock.now();
   leader.mover.drive();
   ASSERT_EQ(leader.control.swaps.size(), 1u);
   EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
+}
+
+// In a large job most nodes follow nobody's registration. What follows from the others' they leave to those who do.
+TEST_F(Moves, WhoDoesNotKnowWhoIsRegisteredGivesUpNobody) {
+  TestNode one(3, 0);
+  one.register_nodes(3);
+  one.context.mirror.nodes.forget({});
+  one.run_in(JobPhase::running);
+  one.live(10s);
+  for (const std::uint32_t accuser : {0u, 1u}) {
+    const JobMirror& mirror = one.context.mirror;
+    const std::string value = to_json(Accusation{test_life(2), test_life(accuser)});
+    (void)one.context.mirror.apply(mirror.keys().accusation(mirror.generation(), NodeId(2), NodeId(accuser)), &value,
+                                   ++one.revision, one.clock.now());
+  }
+  const auto look = [&] {
+    one.mover.check_members(std::vector<Contact>{{test_life(1), one.clock.now(), {}, false},
+                                                 {test_life(2), one.clock.now() - 4s, {}, false}});
+    one.mover.drive();
+  };
+  look();
+  EXPECT_TRUE(one.control.puts.empty());
+  EXPECT_TRUE(one.control.swaps.empty());
+  EXPECT_EQ(one.control.tells, 0) << "it knows no better, so nothing is withdrawn";
+  one.register_nodes(2);
+  Listing listing;
+  for (const auto& [id, record] : one.context.mirror.registrations().nodes)
+    listing.kvs.push_back({one.context.mirror.keys().node(id), to_json(record), 1, 1, 0});
+  (void)one.context.mirror.apply_nodes(listing, one.clock.now());
+  look();
+  ASSERT_EQ(one.control.swaps.size(), 1u);
+  EXPECT_EQ(parse_job_state(one.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
+}
+
+// A spare that it does not know would be missing, and what an evicted node still has would be lost.
+TEST_F(Moves, WhoLeadsDecidesNothingBeforeItKnowsWhoIsRegistered) {
+  node.register_nodes(3);
+  const std::map<NodeId, NodeRecord> nodes = node.context.mirror.registrations().nodes;
+  node.context.mirror.nodes.forget({});
+  node.state.evicted = {test_life(1)};
+  node.state.lineage = {{Generation(1), Step(0)}};
+  node.state.ran = Generation(1);
+  node.run_in(JobPhase::quiescing);
+  node.context.mirror.reports.note({test_life(0), node.state.generation, Step(0), {}, {Seat(0)}, 0});
+  node.live(60s);
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+  Listing listing;
+  for (const auto& [id, record] : nodes)
+    listing.kvs.push_back({node.context.mirror.keys().node(id), to_json(record), 1, 1, 0});
+  (void)node.context.mirror.apply_nodes(listing, node.clock.now());
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(asked().phase, JobPhase::restoring);
+  EXPECT_EQ(asked().seats[1].life, test_life(2));
+}
+
+TEST_F(Moves, TheLargestArenaIsToldOnceSomethingIsCommitted) {
+  const auto tell_size = [this](std::uint32_t id, std::uint64_t bytes) {
+    NodeRecord record;
+    record.life = test_life(id);
+    record.arena_bytes = bytes;
+    const std::string value = to_json(record);
+    (void)node.context.mirror.apply(node.context.mirror.keys().node(NodeId(id)), &value, ++node.revision,
+                                    node.clock.now());
+  };
+  node.register_nodes(2);
+  node.run_in(JobPhase::running);
+  tell_size(0, 700);
+  node.context.committed = Step(1);
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty()) << "the other's is not known yet";
+  tell_size(1, 900);
+  node.context.committed = Step(0);
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+  node.context.committed = Step(1);
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  JobState told = node.state;
+  told.arena_bytes = 900;
+  EXPECT_EQ(asked(), told);
+  node.state = told;
+  (void)node.learn();
+  node.control.swaps[0].then(Swapped{true, node.revision, std::nullopt});
+  node.mover.drive();
+  EXPECT_EQ(node.control.swaps.size(), 1u);
+  // A larger one by whoever leads the next recovery.
+  tell_size(1, 5000);
+  node.state.generation = Generation(2);
+  node.run_in(JobPhase::restoring);
+  for (std::uint32_t id = 0; id < 2; ++id) node.context.mirror.reports.note_ready(test_life(id));
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 2u);
+  EXPECT_EQ(asked().phase, JobPhase::running);
+  EXPECT_EQ(asked().arena_bytes, 5000u);
 }
 
 // The control was stopped for 10 s, and a pawld began anew meanwhile, which it can't before the control is back.
@@ -389,11 +490,11 @@ TEST_F(Moves, WhoIsLateIsListedOnceMoreBeforeItIsGivenUp) {
   EXPECT_TRUE(leader.control.swaps.empty());
   EXPECT_TRUE(leader.context.heard.list_anew);
   leader.context.heard.as_of = leader.clock.now();
-  leader.context.known_keys.as_of = leader.clock.now() - 1ms;
+  leader.context.watched.keys.as_of = leader.clock.now() - 1ms;
   leader.mover.drive();
   EXPECT_TRUE(leader.control.swaps.empty());
-  EXPECT_TRUE(leader.context.known_keys.ask_anew);
-  leader.context.known_keys.as_of = leader.clock.now();
+  EXPECT_TRUE(leader.context.watched.keys.ask_anew);
+  leader.context.watched.keys.as_of = leader.clock.now();
   leader.mover.drive();
   ASSERT_EQ(leader.control.swaps.size(), 1u);
   EXPECT_EQ(parse_job_state(leader.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});

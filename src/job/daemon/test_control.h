@@ -61,10 +61,17 @@ class MemoryControl {
     const auto found = gets_.find(key);
     return found != gets_.end() ? found->second : 0;
   }
+  // How many watches this key is told to.
+  [[nodiscard]] std::size_t watchers(const std::string& key) const {
+    std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::ranges::count_if(watches_, [&key](const auto& watch) { return key.starts_with(watch.second.prefix); }));
+  }
   [[nodiscard]] int lists() const { return counted(lists_); }
   [[nodiscard]] int writes() const { return counted(writes_); }
   // Each listing waits for this before it answers (what it answers is as of then).
   std::function<void()> before_list = [] {};
+  std::function<void(std::string_view prefix)> on_list = [](std::string_view) {};
 
  private:
   class Line;
@@ -128,6 +135,7 @@ class MemoryControl {
       all_.before_list();
       std::lock_guard lock(all_.mutex_);
       ++all_.lists_;
+      all_.on_list(prefix);
       if (all_.lists_to_fail_ > 0) {
         --all_.lists_to_fail_;
         return Error{Code::unreachable, "the test fails this listing"};

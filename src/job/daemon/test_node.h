@@ -109,6 +109,7 @@ struct TestNode {
     context.post = [](std::function<void()> task) { task(); };
     context.drive = [this] { ++drives; };
     context.drive_soon = [this](Duration) { ++drives; };
+    (void)context.mirror.apply_nodes({}, clock.now());
     for (std::uint32_t node = 0; node < nodes; ++node)
       state.seats.push_back({Seat(node), test_life(node), "host" + std::to_string(node), 0});
     state.generation = Generation(1);
@@ -143,7 +144,7 @@ struct TestNode {
   JobMirror::Change learn() {
     context.heard.known = state.generation;
     context.heard.as_of = Duration::max();
-    context.known_keys.as_of = Duration::max();
+    context.watched.keys.as_of = context.watched.nodes.as_of = Duration::max();
     return context.mirror.learn(state, ++revision, clock.now());
   }
   void learn(JobPhase phase) {

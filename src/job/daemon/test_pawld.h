@@ -105,7 +105,18 @@ class OnePawld : public testing::Test {
     const Deadline end = Deadline::in(time);
     (void)until([&] { return end.passed(); });
   }
-  [[nodiscard]] std::string registered() const { return control.value(text("/pawl/test/nodes/", options.node)); }
+  // A job of three nodes of which this one, whatever its number below 3, is a member: it runs.
+  [[nodiscard]] JobState state_of_three() const {
+    JobState state;
+    state.generation = Generation(2);
+    state.phase = JobPhase::running;
+    state.leader = {NodeId(0), Incarnation(options.incarnation)};
+    state.arena_bytes = 1;
+    for (std::uint32_t node = 0; node < 3; ++node)
+      state.seats.push_back({Seat(node), {NodeId(node), Incarnation(options.incarnation)}, "127.0.0.1:101", 0});
+    return state;
+  }
+  [[nodiscard]] std::string registered() const { return control.value(text("/pawl/test:nodes/", options.node)); }
 
   TemporaryDirectory directory{"/tmp"};
   const std::string trainers = directory.path("socket");

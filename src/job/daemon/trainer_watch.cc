@@ -206,15 +206,22 @@ void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, cons
   if (!context_.mirror.has_state() || generation != context_.mirror.generation() || !trainer.seat) return;
   put_fault({*trainer.seat, lost});
   // A death shows within the grace and is then the cause; else the group is rolled back in place.
-  context_.after(context_.deadlines.communication_grace, [this, generation, seat = *trainer.seat, what] {
-    if (context_.mirror.generation() != generation || context_.ending) return;
-    if (!context_.mirror.is_in(JobPhase::running) && !context_.mirror.is_in(JobPhase::restoring)) return;
-    const JobMirror& mirror = context_.mirror;
-    // Who can't be replaced is not named: all roll back in place for as long as that is tried.
-    const bool has_spare = !spares_of(mirror.state(), mirror.records_of_others(), context_.orders.cordoned()).empty();
-    const std::optional<NodeLife> suspect = has_spare ? name_suspect(mirror.state(), mirror.faults) : std::nullopt;
-    mover_.report({FaultKind::communication, suspect, seat, what, 0});
+  const Duration grace = context_.deadlines.communication_grace;
+  context_.after(grace, [this, generation, seat = *trainer.seat, what, more = grace / 2] {
+    if (context_.knows_nodes()) return judge_fault(generation, seat, what);
+    // Of those whose trainers have failed the first few know by now whether there is a spare, and speak first.
+    context_.after(more, [this, generation, seat, what] { judge_fault(generation, seat, what); });
   });
+}
+
+void TrainerWatch::judge_fault(Generation generation, Seat seat, const std::string& what) {
+  const JobMirror& mirror = context_.mirror;
+  if (mirror.generation() != generation || context_.ending) return;
+  if (!mirror.is_in(JobPhase::running) && !mirror.is_in(JobPhase::restoring)) return;
+  // Who can't be replaced is not named: all roll back in place for as long as that is tried.
+  const bool has_spare = !spares_of(mirror.state(), records_of_others(mirror), context_.orders.cordoned()).empty();
+  const std::optional<NodeLife> suspect = has_spare ? name_suspect(mirror.state(), mirror.faults) : std::nullopt;
+  mover_.report({FaultKind::communication, suspect, seat, what, 0});
 }
 
 // Whoever decides first sees what the others have found.

@@ -57,6 +57,7 @@ class TrainerWatch {
   // `else_how`: a literal, told if nobody has said how it ended by then.
   void report_death_later(Seat seat, std::uint32_t index, std::string_view else_how = {});
   void put_fault(const FaultReport& report);
+  void judge_fault(Generation generation, Seat seat, const std::string& what);
   void note_end(TrainerProcess& trainer, const std::string& how, const std::string& failure);
   void put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign);
   [[nodiscard]] Duration since_progress(const TrainerProcess& trainer) const;

@@ -424,6 +424,25 @@ TEST_F(TrainersWatched, WhomNoSpareCanReplaceIsNotNamed) {
   EXPECT_EQ(reported[0].node, std::nullopt);
 }
 
+// Of the many nodes of a large job that fail at once the first few come to know the spares within the grace.
+TEST_F(TrainersWatched, WhoDoesNotKnowTheSparesSpeaksLater) {
+  node.state.seats.push_back({Seat(2), test_life(2), "host2", 0});
+  node.register_nodes(4);
+  node.context.mirror.nodes.forget({});
+  seat_in(JobPhase::running);
+  node.context.mirror.faults[Seat(1)] = {Seat(1), "2"};
+  watch.on_fault(process, Generation(1), "timeout", "2");
+  node.pass(node.context.deadlines.communication_grace);
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+  node.pass(node.context.deadlines.communication_grace / 2);
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  const JobState next = *parse_job_state(node.control.swaps[0].value);
+  EXPECT_EQ(next.causes.at(0).kind, FaultKind::communication);
+  EXPECT_EQ(next.causes.at(0).node, std::nullopt);
+}
+
 TEST_F(TrainersWatched, ASparesParkedTrainersAreRegistered) {
   trainer.asks(JoinMessage{});
   watch.count_parked();

@@ -196,7 +196,7 @@ requires(Is<Record, JobRecord> || Is<Record, JobRecordView>) void fields(Io& io,
   io.unless_default("resume", s.resume), io.unless_default("sources", r.sources),
       io.unless_default("restart", r.restart);
   io.unless_default("plan_digest", s.plan_digest), io.unless_default("cold", s.cold),
-      io.unless_default("causes", s.causes);
+      io.unless_default("arena_bytes", s.arena_bytes), io.unless_default("causes", s.causes);
   io.unless_default("attempts", s.attempts), io.unless_default("waiting", s.waiting);
   io.unless_default("verdict", s.verdict);
 }
@@ -919,7 +919,7 @@ std::optional<Sheet> sheet_in(const JobKeys& keys, std::string_view key, std::st
   return sheet_key(keys, sheet.name) == key ? std::optional(std::move(sheet)) : std::nullopt;
 }
 std::string JobKeys::nodes() const {
-  return root + "nodes/";
+  return beside + "nodes/";
 }
 std::string JobKeys::node(NodeId node) const {
   return text(nodes(), node);

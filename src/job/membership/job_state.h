@@ -54,7 +54,7 @@ struct NodeLife {  // one life of one node's agent
   auto operator<=>(const NodeLife&) const = default;
 };
 
-// nodes/<id>, under the node's lease: gone when the node is.
+// :nodes/<id>, under the node's lease: gone when the node is.
 struct NodeRecord {
   NodeLife life;
   std::string address;     // host:port of the keeper's listening socket, for peers
@@ -172,6 +172,7 @@ struct JobState {
   std::vector<Seat> restart;  // seats whose trainer process must be (or was) started anew on its node
   std::uint64_t plan_digest = 0;
   bool cold = false;              // every trainer starts anew from step 0: a death before the first commit
+  std::uint64_t arena_bytes = 0;  // of the largest arena of a seat; 0: not known yet, since nothing was committed
   std::vector<Cause> causes;      // of the last recovery, oldest first
   std::vector<Attempt> attempts;  // fruitless ones
   std::string waiting;            // for what, if the decision waits ("a spare for seat 2")
@@ -281,14 +282,14 @@ inline constexpr std::size_t kAddressBytesMax = 260;                // of a memb
 // Keys. `job` is checked by `pawl run`: [A-Za-z0-9._-]{1,63}.
 struct JobKeys {
   std::string root;    // "/pawl/<job>/": what every node watches
-  std::string beside;  // "/pawl/<job>:": what it doesn't; no other job's root begins so
+  std::string beside;  // "/pawl/<job>:": what only some watch; no other job's root begins so
   explicit JobKeys(std::string_view job);
   [[nodiscard]] std::string spec() const;                              // spec
   [[nodiscard]] std::string state() const;                             // state
   [[nodiscard]] std::string topologies() const;                        // topology/
   [[nodiscard]] std::string topology(Generation generation) const;     // topology/<generation>
-  [[nodiscard]] std::string nodes() const;                             // nodes/
-  [[nodiscard]] std::string node(NodeId node) const;                   // nodes/<id>
+  [[nodiscard]] std::string nodes() const;                             // :nodes/
+  [[nodiscard]] std::string node(NodeId node) const;                   // :nodes/<id>
   [[nodiscard]] std::string all_reports() const;                       // :reports/
   [[nodiscard]] std::string reports(Generation generation) const;      // :reports/<generation>/
   [[nodiscard]] std::string inventories(Generation generation) const;  // :reports/<generation>/inventory/
@@ -329,7 +330,7 @@ struct JobKeys {
 // The sheet in a key of one, as its name says it; none: the value is not what was put there.
 [[nodiscard]] std::optional<Sheet> sheet_in(const JobKeys& keys, std::string_view key, std::string value);
 
-// The id in `<prefix><id>`, such as nodes/<id>; false, with `id` as it was, where the key is another.
+// The id in `<prefix><id>`, such as :nodes/<id>; false, with `id` as it was, where the key is another.
 template <class AnId>
 [[nodiscard]] bool id_after(std::string_view prefix, std::string_view key, AnId& id) {
   return key.starts_with(prefix) && parse_number(key.substr(prefix.size()), id.value);

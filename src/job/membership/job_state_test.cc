@@ -52,6 +52,7 @@ JobState full_state() {
   state.restart = {Seat(1)};
   state.plan_digest = kHuge;
   state.cold = true;
+  state.arena_bytes = std::uint64_t{3} << 30;
   state.causes = {{FaultKind::node_lost, life(1, 9), std::nullopt, "refused\n", 1234567890123},
                   {FaultKind::trainer_exit, std::nullopt, Seat(1), "killed by SIGSEGV", 0}};
   state.attempts = {{FaultKind::trainer_exit, Seat(1), Step(40), 2},
@@ -552,7 +553,7 @@ TEST(JobKeys, NamesOfTheProtocol) {
   EXPECT_EQ(keys.root, "/pawl/charlm/");
   EXPECT_EQ(keys.spec(), "/pawl/charlm/spec");
   EXPECT_EQ(keys.state(), "/pawl/charlm/state");
-  EXPECT_EQ(keys.node(NodeId(3)), "/pawl/charlm/nodes/3");
+  EXPECT_EQ(keys.node(NodeId(3)), "/pawl/charlm:nodes/3");
   EXPECT_EQ(keys.inventory(Generation(2), NodeId(3)), "/pawl/charlm:reports/2/inventory/3");
   EXPECT_EQ(keys.accusation(Generation(2), NodeId(3), NodeId(1)), "/pawl/charlm/suspect/2/3/1");
   EXPECT_EQ(keys.fault(Generation(2), Seat(3)), "/pawl/charlm/fault/2/3");
@@ -572,8 +573,8 @@ TEST(JobKeys, NamesOfTheProtocol) {
 TEST(JobKeys, AnIdIsFoundAfterItsPrefixOnly) {
   const JobKeys keys("charlm");
   NodeId node(9);
-  for (const char* other : {"", "/pawl/charlm/nodes/", "/pawl/charlm/nodes/3x", "/pawl/charlm/nodes/3/4",
-                            "/pawl/other/nodes/3", "/pawl/charlm/nodes/4294967299"}) {
+  for (const char* other : {"", "/pawl/charlm:nodes/", "/pawl/charlm:nodes/3x", "/pawl/charlm:nodes/3/4",
+                            "/pawl/other:nodes/3", "/pawl/charlm/nodes/3", "/pawl/charlm:nodes/4294967299"}) {
     EXPECT_FALSE(id_after(keys.nodes(), other, node)) << other;
     EXPECT_EQ(node, NodeId(9)) << other;
   }

@@ -30,6 +30,19 @@ void Registrations::note(NodeId node, const NodeRecord* record, Duration now) {
   }
 }
 
+void Registrations::note_state(const JobState& state) {
+  state_arena_bytes = std::max(state_arena_bytes, state.arena_bytes);
+  arena_bytes_max = std::max(arena_bytes_max, state_arena_bytes);
+}
+
+void Registrations::forget() {
+  ++changes;
+  known = false;
+  nodes.clear();
+  gone_since.clear();
+  memory_bytes.clear();  // it may grow unseen
+}
+
 std::vector<NodeRecord> Registrations::records() const {
   std::vector<NodeRecord> records;
   for (const auto& [id, record] : nodes) records.push_back(record);
@@ -38,7 +51,7 @@ std::vector<NodeRecord> Registrations::records() const {
 
 Duration Registrations::time_to_end(NodeId node) const {
   const auto known = memory_bytes.find(node);
-  return known != memory_bytes.end() ? time_to_give_back(known->second) : Duration::zero();
+  return time_to_give_back(known != memory_bytes.end() ? known->second : 2 * state_arena_bytes * seats_per_node_max);
 }
 
 bool Registrations::has(NodeLife life) const {
@@ -64,7 +77,7 @@ std::vector<Cause> absent_members(const JobState& state, const Registrations& re
   const NodeLife leader = state.leader;
   const auto sits = [&state](NodeLife life) { return lowest_seat_of(state, life).has_value(); };
   const bool led = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
-  if (led && (is_evicted(state, leader) || (!registrations.has(leader) && !sits(leader))))
+  if (led && (is_evicted(state, leader) || (registrations.known && !registrations.has(leader) && !sits(leader))))
     causes.push_back({FaultKind::leader_lost, leader, std::nullopt, "who led is gone", 0});
   std::set<NodeLife> anew;  // so that they come in the order of their nodes
   for (const NodeLife& life : links.lives)

@@ -56,6 +56,12 @@ TEST_F(Absent, ARegistrationIsKnownUntilItEndsAndItsMemoryAfterwards) {
   EXPECT_EQ(known.records(), std::vector{record});
   EXPECT_EQ(known.time_to_end(NodeId(1)), time_to_give_back(std::uint64_t{8} << 30)) << "own arenas, and others'";
   EXPECT_EQ(known.time_to_end(NodeId(2)), Duration::zero());
+  JobState told;
+  told.arena_bytes = std::uint64_t{2} << 30;
+  known.note_state(told);
+  EXPECT_EQ(known.time_to_end(NodeId(2)), time_to_give_back(std::uint64_t{16} << 30)) << "never seen: as the largest";
+  EXPECT_EQ(known.time_to_end(NodeId(1)), time_to_give_back(std::uint64_t{8} << 30));
+  EXPECT_EQ(known.arena_bytes_max, std::uint64_t{2} << 30);
   known.note(NodeId(1), nullptr, 20s);
   known.note(NodeId(1), nullptr, 30s);
   EXPECT_FALSE(known.has(life(1)));
@@ -111,6 +117,19 @@ TEST_F(Absent, ALeaderWithoutASeatIsMissedWhileItLeads) {
   EXPECT_TRUE(seen_by(0).empty());
   state.evicted = {life(3)};
   EXPECT_EQ(seen_by(0).size(), 1u);
+}
+
+// Who does not follow the registrations can't tell.
+TEST_F(Absent, NobodyIsMissedByWhoDoesNotKnowWhoIsRegistered) {
+  state.phase = JobPhase::quiescing;
+  state.leader = life(3);
+  registrations.forget();
+  EXPECT_TRUE(seen_by(1).empty());
+  EXPECT_FALSE(leaves_quorum(state, registrations, {}));
+  EXPECT_FALSE(is_lowest_registered(state, registrations, life(3)));
+  EXPECT_FALSE(orphaned(3, 1s, 100s).move);
+  state.evicted = {life(3)};
+  EXPECT_EQ(seen_by(1).size(), 1u) << "that the state says itself";
 }
 
 TEST_F(Absent, TheLowestSpareTakesOverAnOrphanedJob) {

@@ -84,13 +84,19 @@ bool is_to_leave(const DrainView& view, NodeLife life) {
 }  // namespace
 
 std::optional<NodeLife> who_leaves(const DrainView& view) {
+  if (!view.knows_nodes) {
+    const std::optional<Pause>& pause = view.orders.pause;
+    const bool stands = pause && pause->generation == view.state.generation && is_to_leave(view, pause->leaving);
+    return stands ? std::optional(pause->leaving) : std::nullopt;
+  }
   for (const NodeLife& life : view.orders.leaving)
     if (is_to_leave(view, life) && !lacks_spare(view, life)) return life;
   return std::nullopt;
 }
 
 bool lacks_spare(const DrainView& view, NodeLife self) {
-  return is_to_leave(view, self) && free_spares(view.state, view.nodes, view.cordoned, self).empty();
+  return view.knows_nodes && is_to_leave(view, self) &&
+         free_spares(view.state, view.nodes, view.cordoned, self).empty();
 }
 
 bool must_ask_spares(const DrainView& view, NodeLife self) {
@@ -112,8 +118,8 @@ DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadline
   const std::optional<Pause>& pause = view.orders.pause;
   const bool paused = pause && pause->generation == view.state.generation && pause->leaving == leaving;
   const bool agreed = paused && all_paused(view);
-  SpareAnswer spare = SpareAnswer::answers;
-  if (must_ask_spares(view, self)) {
+  SpareAnswer spare = view.knows_nodes ? SpareAnswer::answers : SpareAnswer::unknown;
+  if (view.knows_nodes && must_ask_spares(view, self)) {
     const std::vector<NodeLife> free = free_spares(view.state, view.nodes, view.cordoned, leaving);
     spare = answer_of_spares(view, free);
     if (spare == SpareAnswer::silent) duties.give_up = why_silent(free);

@@ -65,6 +65,7 @@ struct DrainView {
   bool voided = false;      // the pause's step: it is never committed in this generation
   Duration spareless = {};  // for so long no spare has been free for this node, which is to leave
   Duration leading = {};    // for so long it is this node's turn to leave, in this generation
+  bool knows_nodes = true;  // else it only does what a pause says: who leaves, and who opens, know who is registered
 };
 inline constexpr Step kPauseAtNext{1};  // of a page: don't begin another step, whichever it is
 struct DrainDuties {

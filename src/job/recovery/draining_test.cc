@@ -31,9 +31,9 @@ class Drain : public testing::Test {
     orders.leaving = {life(1)};
   }
   DrainDuties of(std::uint32_t node) {
-    return decide_draining(
-        {spec, state, orders, nodes, cordoned, committed, waits, now, silent, unprobed, voided, spareless, leading},
-        life(node), deadlines);
+    return decide_draining({spec, state, orders, nodes, cordoned, committed, waits, now, silent, unprobed, voided,
+                            spareless, leading, knows_nodes},
+                           life(node), deadlines);
   }
   void pause(std::uint64_t step, std::uint64_t generation = 5) {
     orders.pause = Pause{Generation(generation), life(1), Step(step), 77};
@@ -54,6 +54,7 @@ class Drain : public testing::Test {
   bool voided = false;
   Duration spareless{};
   Duration leading{};
+  bool knows_nodes = true;
   const Deadlines deadlines = derive_deadlines(3s);
 };
 
@@ -179,6 +180,35 @@ TEST_F(Drain, NoGenerationIsOpenedBeforeASpareHasAnswered) {
   EXPECT_EQ(of(1).first_page, Step(42));  // it has begun
   unprobed.clear();
   EXPECT_TRUE(of(0).open);
+}
+
+// Of a large job only who leaves and who opens knows which spares there are; the others do what the pause says.
+TEST_F(Drain, WhoDoesNotKnowTheSparesObeysAPause) {
+  knows_nodes = false;
+  nodes.clear();
+  EXPECT_FALSE(of(2).leaving);
+  EXPECT_FALSE(of(1).leaving);
+  waits = {Step(42), now};
+  EXPECT_FALSE(of(1).propose);
+  EXPECT_EQ(of(1).give_up, "");
+  pause(42);
+  waits = {};
+  const DrainDuties duties = of(2);
+  EXPECT_EQ(duties.leaving, life(1));
+  EXPECT_EQ(duties.page, Step(42));
+  EXPECT_EQ(duties.first_page, Step(42));
+  EXPECT_TRUE(duties.acknowledge);
+  EXPECT_EQ(of(1).first_page, kPauseAtNext);
+  EXPECT_EQ(of(1).give_up, "");
+  all_acknowledge();
+  committed = Step(42);
+  EXPECT_FALSE(of(0).open) << "before it has asked the spares";
+  EXPECT_EQ(of(0).give_up, "");
+  state.generation = Generation(6);
+  EXPECT_FALSE(of(2).leaving);
+  state.generation = Generation(5);
+  orders.leaving.clear();
+  EXPECT_FALSE(of(2).leaving);
 }
 
 TEST_F(Drain, APauseIsForItsGenerationAndItsNode) {

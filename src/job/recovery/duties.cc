@@ -117,7 +117,7 @@ std::optional<Duration> lead_delay(const TurnView& view, const Deadlines& deadli
   if (view.quiet_for <= deadlines.leader || !is_survivor(view.state, view.self)) return std::nullopt;
   std::size_t turn = 0;
   for (const NodeLife& life : survivors_of(view.state)) {
-    if (life == view.state.leader || !view.registrations.has(life)) continue;
+    if (life == view.state.leader || (view.registrations.known && !view.registrations.has(life))) continue;
     ++turn;
     if (life == view.self) break;
   }

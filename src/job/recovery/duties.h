@@ -103,7 +103,8 @@ struct TurnView {
   NodeLife self;
   Duration quiet_for{};  // neither state nor anything it waits for has changed, and this node would have heard of it
 };
-// How much later than the leader this node acts, if it may act now at all.
+// How much later than the leader this node acts, if it may act now at all. Of members of which it is not known whether they are
+// registered all take their turns.
 [[nodiscard]] std::optional<Duration> lead_delay(const TurnView& view, const Deadlines& deadlines);
 
 // Of which node at position `mine` of a ring of `count` keeps links: those beside it (two ahead), the root, and its

@@ -257,7 +257,11 @@ TEST_F(Leading, WhereNothingMovesOthersLeadInTurn) {
   EXPECT_EQ(delay(2, 6001ms), Duration(6s));
   registrations.nodes.erase(NodeId(1));  // who has lost the control as well has no turn
   EXPECT_EQ(delay(2, 3001ms), Duration(3s));
-  EXPECT_FALSE(delay(7, 1h));  // a spare leads no members
+  EXPECT_FALSE(delay(7, 1h));   // a spare leads no members
+  registrations.known = false;  // nor does anybody take the turn of one of whom it does not know that
+  EXPECT_FALSE(delay(2, 6s));
+  EXPECT_EQ(delay(2, 6001ms), Duration(6s));
+  registrations.known = true;
   // Of many not all at once, since each has to hear what all have reported.
   const JobState large = state_of(JobPhase::quiescing, 12);
   const auto in_large = [&](std::uint32_t node) {
