@@ -399,7 +399,8 @@ void StateMover::act_on(Lead lead, std::span<const NodeLife> unprobed) {
         next->next.seats, [unprobed](const Member& member) { return contains(unprobed, member.life); });
     if (blind) return;  // until it has answered, or is silent
     if (next->next.phase == JobPhase::restoring) tell_restore(*next);
-    next->next.arena_bytes = std::max(next->next.arena_bytes, context_.mirror.registrations().arena_bytes_max);
+    if (next->next.committed > Step(0))  // before that not all have said how large theirs are
+      next->next.arena_bytes = std::max(next->next.arena_bytes, context_.mirror.registrations().arena_bytes_max);
     return move(next->next, next->why);
   }
   const Wait& wait = std::get<Wait>(lead.decision);

@@ -424,12 +424,30 @@ TEST_F(Moves, TheLargestArenaIsToldOnceSomethingIsCommitted) {
   // A larger one by whoever leads the next recovery.
   tell_size(1, 5000);
   node.state.generation = Generation(2);
+  node.state.resume = Step(1);
   node.run_in(JobPhase::restoring);
   for (std::uint32_t id = 0; id < 2; ++id) node.context.mirror.reports.note_ready(test_life(id));
   node.mover.drive();
   ASSERT_EQ(node.control.swaps.size(), 2u);
   EXPECT_EQ(asked().phase, JobPhase::running);
   EXPECT_EQ(asked().arena_bytes, 5000u);
+}
+
+// When the job begins to run for the first time some have said how large theirs are, and others not yet.
+TEST_F(Moves, NoArenaIsTheLargestBeforeSomethingIsCommitted) {
+  NodeRecord record;
+  record.life = test_life(0);
+  record.arena_bytes = 700;
+  const std::string value = to_json(record);
+  node.register_nodes(2);
+  (void)node.context.mirror.apply(node.context.mirror.keys().node(NodeId(0)), &value, ++node.revision,
+                                  node.clock.now());
+  node.run_in(JobPhase::restoring);
+  for (std::uint32_t id = 0; id < 2; ++id) node.context.mirror.reports.note_ready(test_life(id));
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  EXPECT_EQ(asked().phase, JobPhase::running);
+  EXPECT_EQ(asked().arena_bytes, 0u);
 }
 
 // The control was stopped for 10 s, and a pawld began anew meanwhile, which it can't before the control is back.
