@@ -48,6 +48,7 @@ SpareAnswer answer_of_spares(const DrainView& view, std::span<const NodeLife> fr
   const auto answers = [&](NodeLife life) { return !contains(view.silent, life) && !contains(view.unprobed, life); };
   if (std::ranges::any_of(free, answers)) return SpareAnswer::answers;
   const auto unknown = [&](NodeLife life) { return contains(view.unprobed, life); };
+  if (free.empty()) return SpareAnswer::unknown;  // it may come back
   return std::ranges::any_of(free, unknown) ? SpareAnswer::unknown : SpareAnswer::silent;
 }
 
@@ -81,14 +82,19 @@ bool is_to_leave(const DrainView& view, NodeLife life) {
          contains(view.orders.leaving, life);
 }
 
+bool is_paused_for(const DrainView& view, NodeLife leaving) {
+  const std::optional<Pause>& pause = view.orders.pause;
+  return pause && pause->generation == view.state.generation && pause->leaving == leaving;
+}
+
 }  // namespace
 
+// A pause that stands is for all, whatever they know of spares and of later orders: else some go on while others wait.
 std::optional<NodeLife> who_leaves(const DrainView& view) {
-  if (!view.knows_nodes) {
-    const std::optional<Pause>& pause = view.orders.pause;
-    const bool stands = pause && pause->generation == view.state.generation && is_to_leave(view, pause->leaving);
-    return stands ? std::optional(pause->leaving) : std::nullopt;
-  }
+  if (const auto& pause = view.orders.pause;
+      pause && is_paused_for(view, pause->leaving) && is_to_leave(view, pause->leaving))
+    return pause->leaving;
+  if (!view.knows_nodes) return std::nullopt;
   for (const NodeLife& life : view.orders.leaving)
     if (is_to_leave(view, life) && !lacks_spare(view, life)) return life;
   return std::nullopt;
@@ -107,7 +113,8 @@ bool must_ask_spares(const DrainView& view, NodeLife self) {
 DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadlines& deadlines) {
   DrainDuties duties;
   if (view.state.leader == self) duties.done = orders_over(view);
-  if (lacks_spare(view, self) && view.spareless > deadlines.restore) {
+  const Duration patience = is_paused_for(view, self) ? deadlines.silence : deadlines.restore;
+  if (lacks_spare(view, self) && view.spareless > patience) {
     duties.leaving = self;
     duties.give_up = "no spare is free any more to take its seats; start one (a further node)";
     return duties;
@@ -116,7 +123,7 @@ DrainDuties decide_draining(const DrainView& view, NodeLife self, const Deadline
   if (!duties.leaving || !is_survivor(view.state, self)) return duties;
   const NodeLife leaving = *duties.leaving;
   const std::optional<Pause>& pause = view.orders.pause;
-  const bool paused = pause && pause->generation == view.state.generation && pause->leaving == leaving;
+  const bool paused = is_paused_for(view, leaving);
   const bool agreed = paused && all_paused(view);
   SpareAnswer spare = view.knows_nodes ? SpareAnswer::answers : SpareAnswer::unknown;
   if (view.knows_nodes && must_ask_spares(view, self)) {

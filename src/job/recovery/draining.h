@@ -12,6 +12,9 @@
 // step_begin, for as long as a trainer may take to start.
 // Nothing of this is needed for safety: a recovery that opens at another moment costs a step, and loses nothing. So a
 // death meanwhile is a recovery as ever; a pause counts in its own generation only; and whoever waits too long goes on.
+// All obey the pause that stands until its order is gone: who follows registrations and who does not may see spares come and go at
+// different moments, and some would go on while others wait for them. If the last spare goes then, and is not back soon, the leaving
+// node gives up.
 // One node at a time, only while a spare is free for it that answers on its data link: the leaving node asks before its
 // trainer waits, and whoever opens the generation before it does. Pure.
 #pragma once

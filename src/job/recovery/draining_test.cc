@@ -211,6 +211,33 @@ TEST_F(Drain, WhoDoesNotKnowTheSparesObeysAPause) {
   EXPECT_FALSE(of(2).leaving);
 }
 
+// Some know the spares and some don't, and an order for a lower node may come, or a spare go, at any moment.
+TEST_F(Drain, APauseThatStandsIsForAllWhateverTheyKnow) {
+  pause(42);
+  orders.leaving = {life(0), life(1)};
+  for (const bool knows : {true, false}) {
+    knows_nodes = knows;
+    for (const std::uint32_t node : {0u, 1u, 2u}) EXPECT_EQ(of(node).leaving, life(1)) << node << knows;
+    EXPECT_EQ(of(0).page, Step(42));
+    EXPECT_EQ(of(0).first_page, Step(42)) << "it does not begin a drain of its own";
+  }
+  knows_nodes = true;
+  nodes[3].parked = 0;
+  for (const std::uint32_t node : {0u, 1u, 2u}) EXPECT_EQ(of(node).page, Step(42)) << node;
+  all_acknowledge();
+  committed = Step(42);
+  EXPECT_FALSE(of(0).open);
+  EXPECT_FALSE(of(2).open);
+  EXPECT_EQ(of(2).give_up, "");
+  spareless = deadlines.silence;
+  EXPECT_EQ(of(1).give_up, "") << "it may be back at once";
+  spareless = deadlines.silence + 1ms;
+  EXPECT_NE(of(1).give_up, "");
+  orders.leaving = {life(0)};  // it has
+  nodes[3].parked = 1;
+  EXPECT_EQ(of(2).leaving, life(0));
+}
+
 TEST_F(Drain, APauseIsForItsGenerationAndItsNode) {
   pause(42, 4);
   all_acknowledge();
