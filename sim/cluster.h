@@ -48,7 +48,7 @@ struct ClusterOptions {
   bool bad_sheets = false;                          // of the changes that watches tell, one in three of these is wrong
   std::size_t state_rows_max = job::kMovedRowsMax;  // of a state (job_state.h): few, as in a large job
   std::uint32_t report_group_size = job::kReportGroupSize;  // likewise
-  std::uint32_t all_follow_max = job::kAllFollowMax;  // nodes of a job that all follow who is registered; likewise
+  job::FollowLimits follow_limits{};                        // how many follow who is registered; likewise
   job::FetchSizes fetch_sizes;
   bool collectors_die = true;   // where they are bad
   bool bad_collectors = false;  // some of what a collector puts goes wrong (collectors.h)

@@ -102,7 +102,8 @@ ClusterOptions draw_options(std::uint64_t seed) {
   if (groups < 8) options.report_group_size = 2 + groups % 2;
   options.bad_collectors = groups < 4;
   if ((seed * 0x94d049bb133111ebull) >> 63 == 0) options.fetch_sizes = {0, kBucketBytes};  // by several streams
-  if ((seed * 0xa0761d6478bd642full) >> 63 == 0) options.all_follow_max = 0;               // as in a large job
+  const std::uint64_t followers = (seed * 0xa0761d6478bd642full) >> 62;
+  if (followers < 2) options.follow_limits = {0, static_cast<std::uint32_t>(1 + followers)};  // few, as in a large job
   options.ring_exchange = options.members > 3 && (seed * 0xd1342543de82ef95ull) >> 63 == 0;
   const std::uint32_t world = options.members * options.seats_per_node;
   if ((seed * 0xc2b2ae3d27d4eb4full) >> 63 == 0) options.equal_stride = world % 2 == 0 && world > 2 ? 2 : 1;
@@ -122,7 +123,7 @@ ClusterOptions large(ClusterOptions options, std::uint32_t nodes) {
   options.state_rows_max = job::kMovedRowsMax;
   options.state_bytes_max = job::kStateBytesMax;
   options.report_group_size = job::kReportGroupSize;
-  options.all_follow_max = job::kAllFollowMax;
+  options.follow_limits = {};
   options.domains.clear();
   return options;
 }

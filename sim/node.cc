@@ -159,7 +159,7 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   options.state_rows_max = cluster_.options.state_rows_max;
   options.state_bytes_max = cluster_.options.state_bytes_max;
   options.report_group_size = cluster_.options.report_group_size;
-  options.all_follow_max = cluster_.options.all_follow_max;
+  options.follow_limits = cluster_.options.follow_limits;
   options.fetch_sizes = cluster_.options.fetch_sizes;
   auto segments = std::make_shared<std::vector<std::pair<std::string, Fd>>>();
   for (const HeldSegment& one : held) segments->emplace_back(one.name, Fd(::dup(one.fd.get())));

@@ -38,7 +38,7 @@ ClusterOptions cluster(std::uint32_t members, std::uint32_t spares) {
 // Few follow who is registered, as in a large job.
 ClusterOptions few_follow(std::uint32_t members, std::uint32_t spares) {
   ClusterOptions options = cluster(members, spares);
-  options.all_follow_max = 0;
+  options.follow_limits = {0, 1};
   return options;
 }
 
@@ -111,7 +111,7 @@ std::vector<Scenario> of_registrations() {
         watches(cut_off_from_news(0ms, machines({3}), 8s), kKeys), later(4s, kill_trainer, 1),
         later(20s, must_be_well, 0)}},
       {"followers-begin-late",
-       "a node dies of which nobody's registration is followed, and then whoever leads its recovery",
+       "the member that follows registrations dies, and then whoever leads its recovery",
        [] {
          ClusterOptions options = few_follow(6, 2);
          options.replicas = 2;
@@ -128,10 +128,20 @@ std::vector<Scenario> of_registrations() {
        {watches(when_well(lost_watch, machines({0, 1, 2, 3, 4, 5, 6, 7}), 60s), kNodes),
         later(100ms, kill_node, 3, 90s), later(20ms, kill_leader, 0, 90s), later(40s, must_be_well, 0)}},
       {"followers-hear-late",
-       "a node loses its power when nobody follows registrations, and those that begin to hear each change 5 s late",
+       "the member that follows registrations loses its power, and whoever follows them then hears each change 5 s "
+       "late",
        few_follow(6, 1),
        {watches(when_well(late_watch, machines({0, 1, 2, 3, 4, 5, 6}), 90s), kNodes, 5s),
         later(100ms, power_off, 3, 60s), later(50s, must_be_well, 0)}},
+      {"followers-gone",
+       "the member that follows registrations and another one lose their power: nobody is left there who may convict "
+       "them",
+       [] {
+         ClusterOptions options = few_follow(6, 2);
+         options.replicas = 2;
+         return options;
+       }(),
+       {when_well(power_off, machines({3}), 90s), later(0ms, power_off, 1, 90s), later(50s, must_be_well, 0)}},
       {"follower-registers-again",
        "a member of which few follow the registration loses it, and registers again under a leader that has listed",
        few_follow(5, 1),

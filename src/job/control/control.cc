@@ -61,6 +61,8 @@ void fill_change(const KeyChange& change, RequestOp* op) {
   }
 }
 
+constexpr int kListingDeadlines = 5;  // for as much as comes with list_many
+
 class EtcdControl final : public Control {
  public:
   explicit EtcdControl(std::shared_ptr<ControlChannel> channel) : channel_(std::move(channel)) {}
@@ -74,16 +76,8 @@ class EtcdControl final : public Control {
     return from_wire(response.kvs(0));
   }
 
-  Result<Listing> list(std::string_view prefix) override {
-    RangeRequest request;
-    RangeResponse response;
-    fill_prefix(prefix, &request);
-    PAWL_TRY(call("list", &KV::Stub::Range, request, &response));
-    Listing listing;
-    listing.revision = response.header().revision();
-    for (const auto& kv : response.kvs()) listing.kvs.push_back(from_wire(kv));
-    return listing;
-  }
+  Result<Listing> list(std::string_view prefix) override { return list_within(prefix, 1); }
+  Result<Listing> list_many(std::string_view prefix) override { return list_within(prefix, kListingDeadlines); }
 
   Result<KeyTally> tally(std::string_view prefix) override {
     RangeRequest request;
@@ -211,11 +205,24 @@ class EtcdControl final : public Control {
   }
 
  private:
+  Result<Listing> list_within(std::string_view prefix, int deadlines) {
+    RangeRequest request;
+    RangeResponse response;
+    fill_prefix(prefix, &request);
+    const CallOutcome outcome = send(&KV::Stub::Range, request, &response, deadlines);
+    if (!outcome.status.ok()) return error_of(outcome.status, "list", outcome.address);
+    Listing listing;
+    listing.revision = response.header().revision();
+    for (const auto& kv : response.kvs()) listing.kvs.push_back(from_wire(kv));
+    return listing;
+  }
+
   template <class Method, class Request, class Response>
-  CallOutcome send(Method method, const Request& request, Response* response) {
-    return channel_->call([&](ControlEndpoint& endpoint, grpc::ClientContext* context) {
+  CallOutcome send(Method method, const Request& request, Response* response, int deadlines = 1) {
+    const auto attempt = [&](ControlEndpoint& endpoint, grpc::ClientContext* context) {
       return (endpoint.kv.get()->*method)(context, request, response);
-    });
+    };
+    return channel_->call(attempt, deadlines);
   }
 
   template <class Method, class Request, class Response>

@@ -111,6 +111,8 @@ class Control {
   // `not_found` if there is no such key.
   virtual Result<KeyValue> get(std::string_view key) = 0;
   virtual Result<Listing> list(std::string_view prefix) = 0;
+  // The same of so many keys that the answer may take five deadlines.
+  virtual Result<Listing> list_many(std::string_view prefix) { return list(prefix); }
   // Of what `list` would answer: the same few bytes, however many there are.
   virtual Result<KeyTally> tally(std::string_view prefix) = 0;
 

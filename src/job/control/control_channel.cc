@@ -170,7 +170,7 @@ bool ControlChannel::wait_connected(ControlEndpoint& endpoint, Clock::time_point
   }
 }
 
-CallOutcome ControlChannel::call(const Attempt& attempt) {
+CallOutcome ControlChannel::call(const Attempt& attempt, int deadlines) {
   const auto deadline = Clock::now() + options_.deadline;
   CallOutcome outcome;
   LastWords words(endpoints_.size());
@@ -184,7 +184,7 @@ CallOutcome ControlChannel::call(const Attempt& attempt) {
     // Sent only over a standing connection: then a failure to connect is known to have changed nothing.
     if (wait_connected(endpoint, until, true)) {
       grpc::ClientContext context;
-      context.set_deadline(until);
+      context.set_deadline(until + (deadlines - 1) * options_.deadline);
       prepare(&context);
       outcome.status = known(attempt(endpoint, &context));
       if (!is_away(outcome.status)) return outcome;

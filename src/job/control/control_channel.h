@@ -41,8 +41,9 @@ class ControlChannel {
 
   static Result<std::shared_ptr<ControlChannel>> make(std::string_view endpoints, ControlOptions options);
 
-  // Tries one endpoint after the other while they are away and time is left; any other status ends it.
-  CallOutcome call(const Attempt& attempt);
+  // Tries one endpoint after the other while they are away and time is left; any other status ends it. What is sent may take so many
+  // deadlines.
+  CallOutcome call(const Attempt& attempt, int deadlines = 1);
 
   [[nodiscard]] ControlEndpoint& current() { return *endpoints_[current_.load() % endpoints_.size()]; }
   void pass_over(const ControlEndpoint& endpoint);   // the next call begins with another one, if there is one

@@ -16,7 +16,7 @@ ControlSession::ControlSession(Loop& loop, std::unique_ptr<Control> control,
       control_(std::move(control)),
       on_answer_(std::move(on_answer)),
       changed_(loop.environment().tasks.make_condition()) {
-  worker_ = loop_.environment().tasks.start("pawl-control", [this] { run(); });
+  worker_ = loop_.environment().tasks.start("pawl-control", [this] { run(jobs_); });
 }
 
 ControlSession::~ControlSession() {
@@ -26,6 +26,7 @@ ControlSession::~ControlSession() {
   }
   changed_->notify_all();
   worker_->join();
+  if (beside_worker_) beside_worker_->join();
   if (lease_) lease_->join();
 }
 
@@ -51,13 +52,22 @@ void ControlSession::enqueue(std::function<void()> job) {
   changed_->notify_all();
 }
 
-void ControlSession::run() {
+void ControlSession::enqueue_beside(std::function<void()> job) {
+  {
+    std::lock_guard lock(mutex_);
+    beside_.push_back(std::move(job));
+  }
+  changed_->notify_all();
+  if (!beside_worker_) beside_worker_ = loop_.environment().tasks.start("pawl-listing", [this] { run(beside_); });
+}
+
+void ControlSession::run(Jobs& jobs) {
   std::unique_lock lock(mutex_);
   while (!ended_) {
-    while (!ended_ && jobs_.empty()) changed_->wait(lock);
-    while (!ended_ && !jobs_.empty()) {
-      auto job = std::move(jobs_.front());
-      jobs_.pop_front();
+    while (!ended_ && jobs.empty()) changed_->wait(lock);
+    while (!ended_ && !jobs.empty()) {
+      auto job = std::move(jobs.front());
+      jobs.pop_front();
       lock.unlock();
       job();
       lock.lock();

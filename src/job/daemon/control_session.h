@@ -41,6 +41,14 @@ class ControlSession {
       post([result, then] { then(std::move(*result)); });
     });
   }
+  // As call_untimed, but others don't wait for it, nor it for them: for what may take long.
+  template <class T>
+  void call_beside(std::function<Result<T>(Control&)> work, std::function<void(Result<T>)> then) {
+    enqueue_beside([this, work = std::move(work), then = std::move(then)] {
+      auto result = std::make_shared<Result<T>>(work(*control_));
+      post([result, then] { then(std::move(*result)); });
+    });
+  }
   // As call, and nobody cares about the answer.
   void tell(std::function<void(Control&)> work);
 
@@ -60,8 +68,10 @@ class ControlSession {
   }
   void tell_answer(Duration asked, bool answered);
   void post(std::function<void()> task);  // to the loop, for as long as this lives
+  using Jobs = std::deque<std::function<void()>>;
   void enqueue(std::function<void()> job);
-  void run();
+  void enqueue_beside(std::function<void()> job);
+  void run(Jobs& jobs);
   void run_lease();
   Status renew(LeaseId& lease, bool& registered);
 
@@ -71,7 +81,7 @@ class ControlSession {
   const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
   std::mutex mutex_;
   std::unique_ptr<Condition> changed_;
-  std::deque<std::function<void()>> jobs_;
+  Jobs jobs_, beside_;
   bool ended_ = false;
 
   std::string key_;
@@ -80,6 +90,7 @@ class ControlSession {
   std::function<void(Duration)> renewed_;
   bool value_changed_ = false;
   std::unique_ptr<Task> worker_;
+  std::unique_ptr<Task> beside_worker_;  // since the first call beside
   std::unique_ptr<Task> lease_;
 };
 

@@ -27,7 +27,7 @@ struct DaemonOptions {
   std::size_t state_rows_max = kMovedRowsMax;          // of write_state (job_state.h); a simulation's jobs are small
   std::size_t state_bytes_max = kStateBytesMax;        // of a state without a sheet; the same
   std::uint32_t report_group_size = kReportGroupSize;  // positions whose reports one node collects; likewise
-  std::uint32_t all_follow_max = kAllFollowMax;        // nodes of a job that all follow who is registered; likewise
+  FollowLimits follow_limits{};                        // how many follow who is registered; likewise
   FetchSizes fetch_sizes;                              // likewise
   int keeper_fd = 3;
   int listen_fd = 4;

@@ -108,7 +108,7 @@ std::optional<std::string> Imports::address_of(NodeLife life) const {
   if (life == context_.self) return context_.address;  // a replica here of a seat that moves here
   for (const Member& member : context_.mirror.state().seats)
     if (member.life == life) return member.address;
-  const NodeRecord* const record = context_.record_of(life);
+  const NodeRecord* const record = context_.record_of(life, Haste::now);
   return record != nullptr ? std::optional(record->address) : std::nullopt;
 }
 

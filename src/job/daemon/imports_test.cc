@@ -185,7 +185,7 @@ TEST_F(Restores, TheAddressOfASourceWithoutASeatIsRead) {
   begin(SourceKind::replica, lingers);
   imports.start_waiting();
   EXPECT_TRUE(nothing_is_fetched());
-  EXPECT_EQ(node.context.watched.wanted, std::set<NodeLife>{lingers});
+  EXPECT_EQ(node.context.watched.wanted, (std::map<NodeLife, Haste>{{lingers, Haste::now}}));
   NodeRecord record;
   record.life = test_life(5, 4);
   record.address = "127.0.0.1:105";

@@ -4,7 +4,9 @@
 
 namespace pawl::job {
 
+// Whoever was missing when looked up may have been back since, and gone again.
 std::map<NodeId, NodeRecord> KnownNodes::begin_listing() {
+  if (!registrations_.known) registrations_.gone_since.clear();
   return std::exchange(registrations_.nodes, {});
 }
 
@@ -24,6 +26,15 @@ void KnownNodes::note_state(const JobState& state, const Roster& roster, Duratio
   };
   for (const NodeLife& life : roster.members()) note_if_gone(life.node);
   for (const NodeLife& life : state.evicted) note_if_gone(life.node);  // they may be what a recovery reads from
+}
+
+void KnownNodes::note_looked_up(NodeId node, bool there, Duration now) {
+  if (registrations_.known || there != registrations_.gone_since.contains(node)) return;
+  ++registrations_.changes;
+  if (there)
+    registrations_.gone_since.erase(node);
+  else
+    registrations_.gone_since.try_emplace(node, now);
 }
 
 void KnownNodes::forget(std::span<const NodeLife> but_records_of) {

@@ -1,6 +1,7 @@
 // KnownNodes: who is registered, as far as this node follows that, and what it has read of single nodes.
 //
-// Until a first listing has come, and again after forget(), nobody is registered, gone or a spare (Registrations::known).
+// Until a first listing has come, and again after forget(), nobody is registered or a spare (Registrations::known), and gone only
+// who was looked up.
 // JobMirror fills it as the control tells it. Pure.
 #pragma once
 
@@ -26,6 +27,9 @@ class KnownNodes {
   void note_state(const JobState& state, const Roster& roster, Duration now);
   void forget(std::span<const NodeLife> but_records_of);
   void note_read(const NodeRecord& record) { read_[record.life.node] = record; }  // of a node whose key alone was read
+  // Whether this node's key was there, by who knows no more.
+  void note_looked_up(NodeId node, bool there, Duration now);
+  void note_own_arena(std::uint64_t bytes) { registrations_.own_arena_bytes = bytes; }
   void set_seats_per_node_max(std::uint32_t seats) { registrations_.seats_per_node_max = seats; }
 
   [[nodiscard]] const Registrations& registrations() const { return registrations_; }

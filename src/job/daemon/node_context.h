@@ -6,7 +6,7 @@
 #pragma once
 
 #include <functional>
-#include <set>
+#include <map>
 #include <string>
 
 #include "base/metrics.h"
@@ -46,10 +46,15 @@ struct KnownKeys {
   bool ask_anew = false;  // once more, as soon as this node has taken its next step
 };
 
+enum class Haste { now, later };  // later: many may want the same at once
+
 struct WatchedKeys {
-  KnownKeys keys;             // of the job: every node watches them
-  KnownKeys nodes;            // who is registered, of who follows that (job/recovery/node_followers.h)
-  std::set<NodeLife> wanted;  // lives of which this node wants to know what they have registered, whoever else is
+  KnownKeys keys;   // of the job: every node watches them
+  KnownKeys nodes;  // who is registered, of who follows that (job/recovery/node_followers.h)
+  std::map<NodeLife, Haste>
+      wanted;               // lives of which this node wants to know what they have registered, whoever else is
+  bool few_follow = false;  // of this job's nodes; NodeFollower writes this and the next
+  bool has_post = true;     // this one always does
 };
 
 struct NodeContext {
@@ -91,9 +96,9 @@ struct NodeContext {
   [[nodiscard]] bool knows_reports() const { return heard.known == mirror.generation(); }
   [[nodiscard]] bool knows_nodes() const { return mirror.registrations().known; }
   // What it has registered. nullptr: that is not known yet; then it is read, and this node takes its next step.
-  [[nodiscard]] const NodeRecord* record_of(NodeLife life) {
+  [[nodiscard]] const NodeRecord* record_of(NodeLife life, Haste haste) {
     const NodeRecord* const record = mirror.nodes.record_of(life);
-    if (record == nullptr) watched.wanted.insert(life);
+    if (record == nullptr && (haste == Haste::now || !watched.wanted.contains(life))) watched.wanted[life] = haste;
     return record;
   }
   // All that stood in the control by then is known here, or something newer. If not it is asked for.

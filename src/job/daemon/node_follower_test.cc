@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 
 #include "base/text.h"
 #include "job/daemon/test_control.h"
@@ -33,7 +34,7 @@ class Following : public testing::Test {
     loop.run([this] {
       session = std::make_unique<ControlSession>(loop.loop(), control.connect(), [](Duration, bool) {});
       follower = std::make_unique<NodeFollower>(
-          context, loop.loop(), *session, 0,
+          context, loop.loop(), *session, FollowLimits{0, 0},
           NodeFollower::Handlers{.on_change = [this](const JobMirror::Change& change) { changes += change.nodes; },
                                  .on_event =
                                      [this](const WatchEvent& event) {
@@ -159,46 +160,166 @@ TEST_F(Following, WhatAWatchDoesNotTellIsListedBeforeAnybodyIsGivenUp) {
 
 TEST_F(Following, WhomItNeedsAloneItReadsAndAgainUntilItIsThere) {
   loop.run([this] {
-    EXPECT_EQ(context.record_of(test_life(2)), nullptr);
-    EXPECT_EQ(context.record_of(test_life(1, 7)), nullptr);
+    EXPECT_EQ(context.record_of(test_life(2), Haste::now), nullptr);
+    EXPECT_EQ(context.record_of(test_life(1, 7), Haste::now), nullptr);
     follower->take_step();
     follower->take_step();
   });
   EXPECT_TRUE(loop.eventually([this] { return context.mirror.nodes.record_of(test_life(2)) != nullptr; }));
-  EXPECT_EQ(loop.run([this] { return context.record_of(test_life(2))->lifeline; }), "there:2");
+  EXPECT_EQ(loop.run([this] { return context.record_of(test_life(2), Haste::now)->lifeline; }), "there:2");
   EXPECT_EQ(changes, 1);
   EXPECT_TRUE(loop.eventually([this] { return control.gets(key(1)) == 1; }));
-  EXPECT_EQ(loop.run([this] { return context.record_of(test_life(1, 7)); }), nullptr) << "another life is there";
+  EXPECT_EQ(loop.run([this] { return context.record_of(test_life(1, 7), Haste::now); }), nullptr)
+      << "another life is there";
   NodeRecord later;
   later.life = test_life(1, 7);
   control.put(key(1), to_json(later));
   step();
   EXPECT_EQ(control.gets(key(1)), 1) << "not at each step";
-  world.clock.skip(context.deadlines.silence / 2);
-  step();
-  EXPECT_TRUE(loop.eventually([this] { return context.mirror.nodes.record_of(test_life(1, 7)) != nullptr; }));
+  EXPECT_TRUE(loop.eventually([this] {
+    world.clock.skip(100ms);
+    follower->take_step();
+    return context.mirror.nodes.record_of(test_life(1, 7)) != nullptr;
+  }));
   EXPECT_EQ(control.gets(key(2)), 1);
   EXPECT_EQ(control.lists(), 0);
   EXPECT_FALSE(knows());
 }
 
-TEST_F(Following, WhoHearsNothingOfANeighbourFollows) {
+// What all others want, too, and nobody needs at once.
+TEST_F(Following, WhatCanWaitIsReadALittleLaterAndWhatIsNotThereEverMoreSeldom) {
+  int spread = 0;
+  for (std::uint64_t life = 10; life < 40; ++life) {
+    loop.run([&] {
+      context.watched.wanted.clear();
+      follower->take_step();
+      (void)context.record_of(test_life(static_cast<std::uint32_t>(life)), Haste::later);
+      follower->take_step();
+    });
+    spread += control.gets(key(static_cast<std::uint32_t>(life))) == 0 ? 1 : 0;
+    world.clock.skip(7ms);
+  }
+  EXPECT_GT(spread, 20) << "not at once";
   loop.run([this] {
-    context.attention.ticked(context.clock->now(), context.deadlines);
-    context.attention.control_answered(context.clock->now(), context.clock->now(), context.deadlines);
+    context.watched.wanted.clear();
+    (void)context.record_of(test_life(1, 7), Haste::later);
+    follower->take_step();
   });
-  contacts = {{test_life(2), context.clock->now(), {}, false}};
-  world.clock.skip(context.deadlines.silence / 2 - 100ms);
-  step();
+  int in_first_minute = 0;
+  for (int s = 0; s < 1200; ++s) {
+    world.clock.skip(500ms);
+    step();
+    if (s == 120) in_first_minute = control.gets(key(1));
+  }
+  EXPECT_TRUE(loop.eventually([this] { return control.gets(key(1)) > 0; }));
+  EXPECT_GE(in_first_minute, 3);
+  EXPECT_LE(in_first_minute, 7);
+  EXPECT_LE(control.gets(key(1)) - in_first_minute, 9) << "in nine more minutes";
   EXPECT_FALSE(knows());
-  const auto silent = [this] {
-    world.clock.skip(20ms);
+}
+
+// It has no need of all registrations.
+TEST_F(Following, WhoHearsFewOfItsNeighboursLooksUpThoseThatItDoesNotHear) {
+  const auto be_attentive = [this] {
     context.attention.ticked(context.clock->now(), context.deadlines);
     context.attention.control_answered(context.clock->now(), context.clock->now(), context.deadlines);
+  };
+  const auto live = [&](Duration time) {
+    for (Duration passed{}; passed < time; passed += 100ms) {
+      world.clock.skip(100ms);
+      loop.run([&] {
+        be_attentive();
+        follower->take_step();
+      });
+    }
+  };
+  loop.run(be_attentive);
+  control.erase(key(2));
+  const Duration heard = context.clock->now();
+  contacts = {{test_life(0), heard, {}, false}, {test_life(1), heard, {}, false}, {test_life(2), heard, {}, false}};
+  live(context.deadlines.silence - 200ms);
+  EXPECT_EQ(control.gets(key(2)), 0);
+  live(context.deadlines.lease + 1s);
+  const auto gone = [this](std::uint32_t node) {
+    return loop.run([this, node] { return context.mirror.registrations().gone_since.contains(NodeId(node)); });
+  };
+  EXPECT_TRUE(loop.eventually([this] { return context.mirror.registrations().gone_since.contains(NodeId(2)); }));
+  EXPECT_GT(control.gets(key(1)), 0);
+  EXPECT_FALSE(gone(1));
+  EXPECT_FALSE(knows());
+  EXPECT_EQ(control.lists(), 0);
+  for (Contact& contact : contacts) contact.heard = context.clock->now();
+  live(200ms);
+  EXPECT_FALSE(gone(2)) << "it hears them again, and knows no more about them";
+}
+
+// Many fail at once, and none may begin again at once, for as long as it lasts.
+TEST_F(Following, WhoCanNotListTriesAgainEverMoreSeldom) {
+  control.fail_next_lists(1'000'000);
+  lead_in(JobPhase::quiescing, 3);
+  for (int i = 0; i < 600; ++i) {
+    world.clock.skip(100ms);
+    step();
+  }
+  EXPECT_GE(control.lists(), 5);
+  EXPECT_LE(control.lists(), 60) << "in a minute";
+  control.fail_next_lists(0);
+  EXPECT_TRUE(loop.eventually([this] {
+    world.clock.skip(100ms);
     follower->take_step();
     return context.knows_nodes();
-  };
-  EXPECT_TRUE(loop.eventually(silent));
+  }));
+}
+
+// A listing of many nodes takes long, and what is put and swapped meanwhile must not wait for it.
+TEST_F(Following, AListingHoldsNothingUp) {
+  std::promise<void> go_on;
+  control.before_list = [gate = go_on.get_future().share()] { gate.wait(); };
+  lead_in(JobPhase::quiescing, 3);
+  step();
+  std::atomic<bool> put = false;
+  loop.run([&] {
+    session->call<Revision>([](Control& all) { return all.put("/pawl/test/x", "y"); },
+                            [&](const Result<Revision>&) { put = true; });
+  });
+  EXPECT_TRUE(loop.eventually([&] { return put.load(); }));
+  EXPECT_FALSE(knows());
+  go_on.set_value();
+  EXPECT_TRUE(comes_to_know());
+}
+
+class FollowingWithoutASeat : public Following {
+ protected:
+  FollowingWithoutASeat() {
+    state.seats.pop_back();
+    loop.run([this] { (void)context.mirror.learn(state, ++revision, context.clock->now()); });
+    sign_up(3);
+  }
+  void live(Duration time) {
+    for (Duration passed{}; passed < time; passed += 500ms) {
+      world.clock.skip(500ms);
+      step();
+    }
+  }
+};
+
+// The lowest of those without a seat may all be gone.
+TEST_F(FollowingWithoutASeat, WhereFewAreRegisteredItLooksWhetherAnyMemberIs) {
+  live(20 * context.deadlines.lease);
+  EXPECT_FALSE(knows()) << "four are, of three members";
+  for (std::uint32_t node = 0; node < 3; ++node) control.erase(key(node));
+  EXPECT_TRUE(loop.eventually([this] {
+    world.clock.skip(500ms);
+    follower->take_step();
+    return context.knows_nodes();
+  }));
+  sign_up(0);
+  sign_up(1);
+  EXPECT_TRUE(loop.eventually([this] {
+    world.clock.skip(500ms);
+    follower->take_step();
+    return !context.knows_nodes();
+  }));
 }
 
 }  // namespace

@@ -229,7 +229,7 @@ void Pawld::start_registrations() {
       OwnRegistration::Hooks{.record = [this] { return node_record(); },
                              .on_renewed = [this](Duration boottime) { lease_renewed_ns_ = boottime.count(); }});
   nodes_ = std::make_unique<NodeFollower>(
-      context_, *loop_, *session_, options_.all_follow_max,
+      context_, *loop_, *session_, options_.follow_limits,
       NodeFollower::Handlers{.on_change = [this](const JobMirror::Change& change) { on_change(change); },
                              .on_event = [this](const WatchEvent& event) { on_key(event); },
                              .drive = [this] { drive_once_for_all(); },
@@ -237,7 +237,7 @@ void Pawld::start_registrations() {
 }
 
 std::string Pawld::lifeline_of(NodeLife life) {
-  const NodeRecord* const record = context_.record_of(life);
+  const NodeRecord* const record = context_.record_of(life, Haste::later);  // it only hastens what is noticed anyway
   return record != nullptr ? record->lifeline : "";
 }
 
@@ -478,6 +478,7 @@ void Pawld::tick() {
   parts_->watch.check();
   parts_->spare_memory.consider(
       {static_cast<std::uint32_t>(parts_->memory.arenas().size()), parts_->memory.own_bytes_max()});
+  context_.mirror.nodes.note_own_arena(parts_->memory.own_bytes_max());
   parts_->paces.tick();
   parts_->progress.tick();
   parts_->mover.check_members(neighbours_->contacts(), beating());

@@ -9,6 +9,7 @@
 #include "job/recovery/local_trainer.h"
 #include "job/recovery/members.h"
 #include "job/recovery/spares.h"
+#include "job/recovery/spread.h"
 
 namespace pawl::job {
 
@@ -20,15 +21,9 @@ namespace {
 constexpr Duration kPauseMin = 20ms;
 constexpr Duration kPauseMax = 1s;
 constexpr std::size_t kFormersAtOnce = 4;
+constexpr std::size_t kBeatsBetweenLooks = 20;     // at most, of who may form the job
 constexpr std::size_t kSwapBytesMax = 1400 << 10;  // what etcd takes in one request, and what is around the values
 constexpr std::size_t kSeatsToldMax = 64;          // in an event, which must fit into a key
-
-// Between half of it and all, another for each node and moment: many that lost one race don't begin the next together.
-Duration jittered(Duration pause, NodeId node, Duration now) {
-  const auto mixed =
-      (static_cast<std::uint64_t>(now.count()) ^ (std::uint64_t{node.value} << 32)) * 0x9e3779b97f4a7c15u;
-  return pause / 2 + pause / 2 * static_cast<std::int64_t>(mixed >> 56) / 256;
-}
 
 }  // namespace
 
@@ -134,7 +129,8 @@ void StateMover::on_swapped(JobState next, const std::string& why, const Result<
 void StateMover::pause() {
   pause_ = std::clamp(pause_ * 2, kPauseMin, kPauseMax);
   const Duration now = context_.clock->now();
-  const Duration pause = jittered(pause_, context_.self.node, now);
+  // Many that lost one race don't begin the next together.
+  const Duration pause = pause_ / 2 + drawn_within(pause_ / 2, context_.self.node, now);
   paused_until_ = now + pause;
   context_.drive_soon(pause);
 }
@@ -157,7 +153,7 @@ bool StateMover::is_due_to_form() {
   const Duration now = context_.clock->now();
   if (now < forming_.looks_at) return false;
   before = static_cast<std::size_t>(std::distance(nodes.begin(), nodes.lower_bound(context_.self.node)));
-  const Duration pause = context_.deadlines.heartbeat_interval * (before / kFormersAtOnce);
+  const Duration pause = context_.deadlines.heartbeat_interval * std::min(before / kFormersAtOnce, kBeatsBetweenLooks);
   return std::exchange(forming_.looks_at, now + pause) != Duration::zero();
 }
 
@@ -220,7 +216,23 @@ SuspicionView StateMover::suspicion() const {
           context_.self,
           context_.attention.since(now, context_.deadlines),
           now,
-          beating_};
+          beating_,
+          context_.watched.few_follow && context_.knows_nodes()};
+}
+
+// What n witnesses have said in a large job is much to look through for each key that comes. Whoever has heard the victim since then
+// takes his word back at his next beat: that is waited for by who only counts words.
+std::vector<Cause> StateMover::convicts() {
+  if (!context_.knows_nodes()) return {};
+  const SuspicionView view = suspicion();
+  const Duration beat = context_.deadlines.heartbeat_interval;
+  if (view.judges_all) {
+    if (view.accusations.empty() || view.now - looked_.for_accused < beat) return {};
+    looked_.for_accused = view.now;
+  }
+  std::vector<Cause> silent = convicted(view, context_.deadlines);
+  if (!silent.empty() && !is_confirmed(silent_, silent, view.judges_all ? 4 * beat : Duration::zero())) silent.clear();
+  return silent;
 }
 
 void StateMover::push_causes() {
@@ -241,10 +253,7 @@ void StateMover::push_causes() {
     causes.push_back(pending.cause);
     struck.insert(struck.end(), pending.struck.begin(), pending.struck.end());
   }
-  std::vector<Cause> silent;
-  if (context_.knows_nodes()) silent = convicted(suspicion(), context_.deadlines);
-  if (!silent.empty() && !is_confirmed(silent_, silent)) silent.clear();
-  for (Cause& cause : silent) {
+  for (Cause& cause : convicts()) {
     cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
     causes.push_back(std::move(cause));
   }
@@ -335,14 +344,14 @@ bool StateMover::has_reports_of(Duration moment) {
 
 // Who has come back may be registered, and nobody may accuse him any more, and a watch that stands still does not tell it. So
 // nobody is given up before this node knows all that stood there after that was first due; lately, if a swap has failed since.
-bool StateMover::is_confirmed(Charge& charge, std::span<const Cause> causes) {
+bool StateMover::is_confirmed(Charge& charge, std::span<const Cause> causes, Duration after) {
   std::vector<NodeLife> lives;
   for (const Cause& cause : causes) lives.push_back(*cause.node);
   const Generation generation = context_.mirror.generation();
   const Duration now = context_.clock->now();
   if (charge.lives != lives || charge.generation != generation || now - charge.since > context_.deadlines.silence)
     charge = {std::move(lives), generation, now};
-  return context_.knows_all_since(charge.since);
+  return now - charge.since >= after && context_.knows_all_since(charge.since + after);
 }
 
 std::string StateMover::waits_for() const {
@@ -355,7 +364,7 @@ std::string StateMover::waits_for() const {
 void StateMover::probe_spares_early() {
   const JobMirror& mirror = context_.mirror;
   const std::pair now(mirror.state_revision(), mirror.registrations().changes);
-  if (std::exchange(probed_for_, now) != now) (void)probed_spares();
+  if (std::exchange(looked_.for_spares, now) != now) (void)probed_spares();
 }
 
 void StateMover::lead() {
@@ -368,8 +377,9 @@ void StateMover::lead() {
   const bool recovers = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
   const std::vector<TrainerEnd> ends = mirror.ends();
   if (!recovers && ends.empty()) return;
-  const auto delay =
-      lead_delay({state, mirror.registrations(), context_.self, attentive_for(mirror.news_at())}, context_.deadlines);
+  const auto delay = lead_delay({state, mirror.registrations(), context_.self, attentive_for(mirror.news_at()),
+                                 context_.watched.few_follow, context_.watched.has_post},
+                                context_.deadlines);
   if (!delay) return;
   const Decision ended = decide_ends(state, ends, context_.self);
   if (const StateMove* next = std::get_if<StateMove>(&ended)) return move(next->next, next->why);
@@ -464,13 +474,26 @@ void StateMover::check_members(std::span<const Contact> contacts, std::vector<No
   if (!mirror.has_state() || mirror.is_over() || context_.is_evicted()) return;
   accuse();
   if (!mirror.is_member()) return take_over_orphan();
-  for (const Cause& cause : absent_members(mirror.state(), mirror.registrations(), mirror.links(), context_.self))
-    report(cause);
+  report_absent();
+}
+
+// Where few know who is registered, they speak of all and not only of their neighbours, when something has changed.
+void StateMover::report_absent() {
+  const JobMirror& mirror = context_.mirror;
+  if (!context_.watched.few_follow) {
+    for (const Cause& cause : absent_members(mirror.state(), mirror.registrations(), mirror.links(), context_.self))
+      report(cause);
+    return;
+  }
+  const std::pair as_of(mirror.state_revision(), mirror.registrations().changes);
+  if (std::exchange(looked_.for_absent, as_of) == as_of) return;
+  const Links all{context_.knows_nodes() ? mirror.roster().survivors() : mirror.links().lives, true};
+  for (const Cause& cause : absent_members(mirror.state(), mirror.registrations(), all, context_.self)) report(cause);
 }
 
 // Says whom this node accuses, and withdraws what does not hold any more.
 void StateMover::accuse() {
-  if (!context_.knows_nodes()) return;
+  if (!context_.knows_nodes() && !context_.watched.few_follow) return;
   const JobMirror& mirror = context_.mirror;
   const Duration now = context_.clock->now();
   const SuspicionView view = suspicion();

@@ -59,6 +59,7 @@ class StateMover {
   void push_unfit();
   [[nodiscard]] bool is_fetched_from() const;  // by others, in the state's recovery
   void push_causes();
+  [[nodiscard]] std::vector<Cause> convicts();
   void lead();
   void tell_arenas();
   [[nodiscard]] bool must_decide(Duration in_state_for) const;
@@ -77,13 +78,16 @@ class StateMover {
   [[nodiscard]] Duration attentive_for(Duration since) const;
   [[nodiscard]] bool has_reports_of(Duration moment);
 
+  void report_absent();
+
   // Who is to be given up for what this node does not hear of them.
   struct Charge {
     std::vector<NodeLife> lives;
     Generation generation;
     Duration since{};  // this was first due
   };
-  [[nodiscard]] bool is_confirmed(Charge& charge, std::span<const Cause> causes);
+  // As of when it was first due, or so long after that.
+  [[nodiscard]] bool is_confirmed(Charge& charge, std::span<const Cause> causes, Duration after = {});
 
   struct PendingCause {
     Cause cause;
@@ -96,9 +100,15 @@ class StateMover {
   Holds& holds_;
   Handlers handlers_;
   std::string waits_for_;
-  bool awaits_reports_ = false;                      // and nothing else: of whom JobMirror::awaited names
-  std::pair<Revision, std::uint64_t> probed_for_{};  // state and registrations for which spares were asked early
-  std::string unfit_;                                // why this node is no place for the job, until all are told
+  bool awaits_reports_ = false;                     // and nothing else: of whom JobMirror::awaited names
+  using AsOf = std::pair<Revision, std::uint64_t>;  // state and registrations
+  struct Looked {
+    AsOf for_spares;         // to ask them early
+    AsOf for_absent;         // members, to report them
+    Duration for_accused{};  // by others, to convict them
+  };
+  Looked looked_;      // last
+  std::string unfit_;  // why this node is no place for the job, until all are told
   std::vector<PendingCause> causes_;
   std::vector<Contact> contacts_;  // as of the last tick
   std::vector<NodeId> beating_;

@@ -368,6 +368,46 @@ TEST_F(Moves, WhoDoesNotKnowWhoIsRegisteredGivesUpNobody) {
   EXPECT_EQ(parse_job_state(one.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(2)});
 }
 
+// The witnesses of a large job say what they see, and who knows all registrations acts on their words.
+TEST_F(Moves, InALargeJobWitnessesAccuseAndWhoKnowsConvicts) {
+  const auto begin = [](TestNode& one) {
+    one.register_nodes(8);
+    one.context.watched.few_follow = true;
+    one.run_in(JobPhase::running);
+    one.live(10s);
+  };
+  TestNode witness(8, 4);
+  begin(witness);
+  witness.context.mirror.nodes.forget({});
+  witness.mover.check_members(std::vector<Contact>{{test_life(3), witness.clock.now(), {}, false},
+                                                   {test_life(5), witness.clock.now() - 4s, {}, false},
+                                                   {test_life(6), witness.clock.now(), {}, false}});
+  witness.mover.drive();
+  ASSERT_EQ(witness.control.puts.size(), 1u);
+  EXPECT_EQ(witness.control.puts[0].key, "/pawl/test/suspect/1/5/4");
+  EXPECT_TRUE(witness.control.swaps.empty());
+
+  TestNode judge(8, 7);
+  begin(judge);
+  for (const std::uint32_t accuser : {3u, 4u, 6u}) {
+    const JobMirror& mirror = judge.context.mirror;
+    const std::string value = to_json(Accusation{test_life(5), test_life(accuser)});
+    (void)judge.context.mirror.apply(mirror.keys().accusation(mirror.generation(), NodeId(5), NodeId(accuser)), &value,
+                                     ++judge.revision, judge.clock.now());
+  }
+  const Duration beat = judge.context.deadlines.heartbeat_interval;
+  for (int beats = 0; beats < 4; ++beats, judge.pass(beat)) {
+    judge.be_attentive();
+    judge.mover.drive();
+    EXPECT_TRUE(judge.control.swaps.empty()) << "they may yet take it back";
+  }
+  judge.be_attentive();
+  judge.mover.drive();
+  EXPECT_TRUE(judge.control.puts.empty()) << "it is no witness";
+  ASSERT_EQ(judge.control.swaps.size(), 1u);
+  EXPECT_EQ(parse_job_state(judge.control.swaps[0].value)->evicted, std::vector<NodeLife>{test_life(5)});
+}
+
 // A spare that it does not know would be missing, and what an evicted node still has would be lost.
 TEST_F(Moves, WhoLeadsDecidesNothingBeforeItKnowsWhoIsRegistered) {
   node.register_nodes(3);
@@ -664,6 +704,16 @@ TEST_F(Moves, TheLowestFewFormTheJobAndOthersIfTheyDoNot) {
     one.mover.consider_forming();
     EXPECT_EQ(one.control.swaps.size(), 1u) << self;
   }
+}
+
+// In a large job the lowest may follow nobody's registration: then it is one of those spread over all that forms it.
+TEST_F(Moves, AHighNodeFormsTheJobWithinASecondIfTheLowestDoNot) {
+  TestNode one(300, 299);
+  one.register_nodes(300);
+  one.mover.consider_forming();
+  one.live(one.context.deadlines.heartbeat_interval * 20);
+  one.mover.consider_forming();
+  EXPECT_EQ(one.control.swaps.size(), 1u);
 }
 
 TEST_F(Moves, GivingUpANodeEndsAJobThatHasNeverRun) {

@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 namespace {
 
 constexpr std::size_t kSignsBytesMax = 1 << 20;
+constexpr int kGracesForOthers = 3;                               // until a node speaks that can't name a suspect
 constexpr Duration kStillThere = 100ms;                           // until the next look whether a process is gone
 constexpr auto kReplaceBadText = Json::error_handler_t::replace;  // a trainer says what it likes
 
@@ -207,11 +208,30 @@ void TrainerWatch::on_fault(TrainerProcess& trainer, Generation generation, cons
   put_fault({*trainer.seat, lost});
   // A death shows within the grace and is then the cause; else the group is rolled back in place.
   const Duration grace = context_.deadlines.communication_grace;
-  context_.after(grace, [this, generation, seat = *trainer.seat, what, more = grace / 2] {
-    if (context_.knows_nodes()) return judge_fault(generation, seat, what);
-    // Of those whose trainers have failed the first few know by now whether there is a spare, and speak first.
-    context_.after(more, [this, generation, seat, what] { judge_fault(generation, seat, what); });
-  });
+  const bool others_judge = context_.watched.few_follow;
+  if (others_judge) faults().what = what;
+  context_.after(others_judge ? kGracesForOthers * grace : grace,
+                 [this, generation, seat = *trainer.seat, what, others_judge] {
+                   if (!others_judge || !context_.knows_nodes()) judge_fault(generation, seat, what);
+                 });
+}
+
+TrainerWatch::Faults& TrainerWatch::faults() {
+  const Generation generation = context_.mirror.generation();
+  if (faults_.of != generation) faults_ = {generation, context_.clock->now(), "an exchange failed", false};
+  return faults_;
+}
+
+// In a large job few know whether there is a spare, so they speak for all whose trainers have failed. All others do so later, should
+// nobody have: they can't name a suspect.
+void TrainerWatch::judge_for_all() {
+  const JobMirror& mirror = context_.mirror;
+  const bool may_judge = mirror.is_in(JobPhase::running) || mirror.is_in(JobPhase::restoring);
+  if (!context_.watched.few_follow || !context_.knows_nodes() || mirror.faults.empty() || !may_judge) return;
+  Faults& found = faults();
+  if (found.judged || context_.clock->now() - found.since < context_.deadlines.communication_grace) return;
+  found.judged = true;
+  judge_fault(mirror.generation(), mirror.faults.begin()->first, found.what);
 }
 
 void TrainerWatch::judge_fault(Generation generation, Seat seat, const std::string& what) {
@@ -240,6 +260,7 @@ void TrainerWatch::check() {
   for (TrainerProcess& trainer : trainers_.places())
     if (trainer.dying && trainer.pid != 0 && trainer.pid != kPidNotKnownYet) check_dying(trainer);
   if (!context_.mirror.is_member()) return;
+  judge_for_all();
   const bool running = context_.is_running();
   const bool returning = context_.is_restoring();
   for (TrainerProcess& trainer : trainers_.places()) {

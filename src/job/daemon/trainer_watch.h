@@ -58,6 +58,7 @@ class TrainerWatch {
   void report_death_later(Seat seat, std::uint32_t index, std::string_view else_how = {});
   void put_fault(const FaultReport& report);
   void judge_fault(Generation generation, Seat seat, const std::string& what);
+  void judge_for_all();
   void note_end(TrainerProcess& trainer, const std::string& how, const std::string& failure);
   void put_exit(const TrainerProcess& trainer, const std::string& how, const FailureSign* sign);
   [[nodiscard]] Duration since_progress(const TrainerProcess& trainer) const;
@@ -72,6 +73,14 @@ class TrainerWatch {
   std::map<std::uint32_t, int> early_exits_;    // local index -> exits soon, and without a seat
   std::map<std::uint32_t, int> restore_exits_;  // local index -> exits in its seat, since the job last ran
   bool failed_after_all_ = false;
+  struct Faults {  // that trainers anywhere have reported
+    Generation of;
+    Duration since{};
+    std::string what;  // of a trainer of this node
+    bool judged = false;
+  };
+  [[nodiscard]] Faults& faults();  // of the state's generation
+  Faults faults_;
   std::string layout_refusal_;                     // why the last layout was refused for want of memory
   std::optional<std::vector<FailureSign>> signs_;  // users', once they have been read
   std::map<std::uint32_t, bool> shown_;            // local index -> as the keeper was told last

@@ -424,18 +424,20 @@ TEST_F(TrainersWatched, WhomNoSpareCanReplaceIsNotNamed) {
   EXPECT_EQ(reported[0].node, std::nullopt);
 }
 
-// Of the many nodes of a large job that fail at once the first few come to know the spares within the grace.
+// Of the many nodes of a large job that fail at once those that know the spares speak first.
 TEST_F(TrainersWatched, WhoDoesNotKnowTheSparesSpeaksLater) {
   node.state.seats.push_back({Seat(2), test_life(2), "host2", 0});
   node.register_nodes(4);
   node.context.mirror.nodes.forget({});
+  node.context.watched.few_follow = true;
   seat_in(JobPhase::running);
   node.context.mirror.faults[Seat(1)] = {Seat(1), "2"};
   watch.on_fault(process, Generation(1), "timeout", "2");
   node.pass(node.context.deadlines.communication_grace);
   node.mover.drive();
   EXPECT_TRUE(node.control.swaps.empty());
-  node.pass(node.context.deadlines.communication_grace / 2);
+  node.pass(2 * node.context.deadlines.communication_grace);
+  watch.check();
   node.mover.drive();
   ASSERT_EQ(node.control.swaps.size(), 1u);
   const JobState next = *parse_job_state(node.control.swaps[0].value);
@@ -449,6 +451,53 @@ TEST_F(TrainersWatched, ASparesParkedTrainersAreRegistered) {
   watch.count_parked();
   EXPECT_EQ(watch.parked(), 1u);
   EXPECT_EQ(parked_changes, 1);
+}
+
+// None of its own trainers has failed, and of those whose have nobody knows whether there is a spare.
+TEST_F(TrainersWatched, WhoKnowsTheSparesNamesTheSuspectForAll) {
+  for (std::uint32_t id = 2; id < 5; ++id) node.state.seats.push_back({Seat(id), test_life(id), "host", 0});
+  node.register_nodes(6);
+  node.context.watched.few_follow = true;
+  seat_in(JobPhase::running);
+  watch.check();
+  node.pass(10s);
+  node.context.mirror.faults[Seat(1)] = {Seat(1), "3"};
+  watch.check();
+  node.context.mirror.faults[Seat(2)] = {Seat(2), "3"};
+  node.pass(node.context.deadlines.communication_grace - 1ms);
+  watch.check();
+  node.mover.drive();
+  EXPECT_TRUE(node.control.swaps.empty());
+  node.pass(1ms);
+  watch.check();
+  watch.check();
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  const JobState next = *parse_job_state(node.control.swaps[0].value);
+  ASSERT_EQ(next.causes.size(), 1u);
+  EXPECT_EQ(next.causes[0].kind, FaultKind::communication);
+  EXPECT_EQ(next.causes[0].node, test_life(3));
+}
+
+// It judges that as one of all, and once: twice the same suspect in one move would be replaced at once.
+TEST_F(TrainersWatched, WhoKnowsTheSparesSpeaksOnceForItsOwnTrainersToo) {
+  for (std::uint32_t id = 2; id < 5; ++id) node.state.seats.push_back({Seat(id), test_life(id), "host", 0});
+  node.register_nodes(6);
+  node.context.watched.few_follow = true;
+  seat_in(JobPhase::running);
+  node.context.mirror.faults[Seat(1)] = {Seat(1), "3"};
+  watch.on_fault(process, Generation(1), "timeout", "3");
+  node.pass(node.context.deadlines.communication_grace);
+  watch.check();
+  node.pass(3 * node.context.deadlines.communication_grace);
+  watch.check();
+  node.mover.drive();
+  ASSERT_EQ(node.control.swaps.size(), 1u);
+  const JobState next = *parse_job_state(node.control.swaps[0].value);
+  ASSERT_EQ(next.causes.size(), 1u);
+  EXPECT_EQ(next.causes[0].node, test_life(3));
+  EXPECT_EQ(next.causes[0].detail, "timeout");
+  EXPECT_TRUE(next.evicted.empty());
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ std::vector<NodeRecord> Registrations::records() const {
 
 Duration Registrations::time_to_end(NodeId node) const {
   const auto known = memory_bytes.find(node);
-  return time_to_give_back(known != memory_bytes.end() ? known->second : 2 * state_arena_bytes * seats_per_node_max);
+  const std::uint64_t unseen = 2 * std::max(state_arena_bytes, own_arena_bytes) * seats_per_node_max;
+  return time_to_give_back(known != memory_bytes.end() ? known->second : unseen);
 }
 
 bool Registrations::has(NodeLife life) const {

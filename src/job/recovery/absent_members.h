@@ -19,7 +19,8 @@ struct Registrations {
   std::map<NodeId, Duration> gone_since;         // and those that are not any more
   std::map<NodeId, std::uint64_t> memory_bytes;  // of these, too: about what their pawlds have
   std::uint64_t arena_bytes_max = 0;             // of a seat, as any of them or the state ever said
-  std::uint64_t state_arena_bytes = 0;           // as the state says: what a node has of which no record was seen
+  std::uint64_t state_arena_bytes = 0;           // as the state says
+  std::uint64_t own_arena_bytes = 0;             // the largest of this node's seats
   std::uint32_t seats_per_node_max = 1;          // of the node that has most in the generation's topology
   std::uint64_t changes = 0;                     // that were noted
   void note(NodeId node, const NodeRecord* record, Duration now);  // nullptr: it is not registered
@@ -27,7 +28,8 @@ struct Registrations {
   void forget();  // who is registered: not known from now on
   [[nodiscard]] bool has(NodeLife life) const;
   [[nodiscard]] std::vector<NodeRecord> records() const;
-  // How long a killed process of the node may take to end, and say nothing, before its next one can start.
+  // How long a killed process of the node may take to end, and say nothing, before its next one can start. Of a node of which no
+  // record was seen: as if its arenas were as large as the state's largest, or this node's.
   [[nodiscard]] Duration time_to_end(NodeId node) const;
 };
 

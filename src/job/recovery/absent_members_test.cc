@@ -75,6 +75,18 @@ TEST_F(Absent, ARegistrationIsKnownUntilItEndsAndItsMemoryAfterwards) {
   EXPECT_TRUE(known.has(life(1, 2)));
 }
 
+// Before the state tells the largest arena.
+TEST_F(Absent, ANodeOfWhichNoRecordWasSeenMayHaveAsMuchMemoryAsThisOne) {
+  Registrations known;
+  known.seats_per_node_max = 4;
+  known.own_arena_bytes = std::uint64_t{20} << 30;
+  EXPECT_EQ(known.time_to_end(NodeId(2)), time_to_give_back(std::uint64_t{160} << 30));
+  JobState told;
+  told.arena_bytes = std::uint64_t{21} << 30;
+  known.note_state(told);
+  EXPECT_EQ(known.time_to_end(NodeId(2)), time_to_give_back(std::uint64_t{168} << 30));
+}
+
 TEST_F(Absent, WhereNobodyIsRegisteredNobodySpeaksForTheJob) {
   for (std::uint32_t node = 0; node < 4; ++node) sign_off(node, 100s);
   refusing = {0, 1, 2};

@@ -115,6 +115,10 @@ std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& d
 std::optional<Duration> lead_delay(const TurnView& view, const Deadlines& deadlines) {
   if (view.state.leader == view.self) return Duration::zero();
   if (view.quiet_for <= deadlines.leader || !is_survivor(view.state, view.self)) return std::nullopt;
+  if (view.few_follow && view.registrations.known) {
+    const Duration delay = deadlines.leader * (view.has_post ? 1 : 2);
+    return view.quiet_for > delay ? std::optional(delay) : std::nullopt;
+  }
   std::size_t turn = 0;
   for (const NodeLife& life : survivors_of(view.state)) {
     if (life == view.state.leader || (view.registrations.known && !view.registrations.has(life))) continue;

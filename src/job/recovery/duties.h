@@ -101,9 +101,12 @@ struct TurnView {
   const JobState& state;
   const Registrations& registrations;
   NodeLife self;
-  Duration quiet_for{};  // neither state nor anything it waits for has changed, and this node would have heard of it
+  Duration quiet_for{};     // neither state nor anything it waits for has changed, and this node would have heard of it
+  bool few_follow = false;  // in this job only a few know who is registered (node_followers.h)
+  bool has_post = true;     // and this node is always one of them
 };
-// How much later than the leader this node acts, if it may act now at all. Of members of which it is not known whether they are
+// How much later than the leader this node acts, if it may act now at all. Where few know who is registered these take the next turn
+// together, and the one after that whoever else has come to know it by then. Of members of which it is not known whether they are
 // registered all take their turns.
 [[nodiscard]] std::optional<Duration> lead_delay(const TurnView& view, const Deadlines& deadlines);
 

@@ -1,82 +1,96 @@
 #include "job/recovery/node_followers.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/contains.h"
 
 namespace pawl::job {
 namespace {
 
-constexpr std::uint32_t kFormersAtOnce = 4;
-constexpr std::size_t kFirstFollowers = 4;  // of those that would otherwise all
-constexpr std::size_t kFirstTurns = 16;     // a rack of members that are not registered takes nobody's turn
-constexpr std::size_t kFewSurvivors = 2;    // of which a spare is the third witness
+constexpr std::uint32_t kFormers = 4;
+constexpr std::size_t kFewSurvivors = 2;  // of which a spare is the third witness
 
-// Most often node numbers begin at 0; where they begin elsewhere some come out low as well. Each further four begin later.
+std::uint32_t expected_nodes(const JobSpec& spec) {
+  return std::max(spec.node_count + spec.spare_count, 1u);
+}
+
+// Most often node numbers begin at 0; where they begin elsewhere some come out low as well.
+std::uint32_t place_of(const FollowView& view, NodeId node) {
+  return node.value % expected_nodes(view.spec);
+}
+
+bool is_chosen(const FollowView& view, std::uint64_t place, std::uint64_t count, std::uint64_t turn) {
+  return is_spread(place, count, turn, view.limits.at_once);
+}
+
 bool is_former(const FollowView& view, const Deadlines& deadlines) {
-  const std::uint32_t all = std::max(view.spec.node_count + view.spec.spare_count, 1u);
-  const std::int64_t turn = view.self.node.value % all / kFormersAtOnce;
-  return view.joined_for >= deadlines.silence * (turn * (turn + 1) / 2);
+  const std::uint32_t place = place_of(view, view.self.node);
+  const std::uint64_t turn = doubling_turn(view.joined_for, deadlines.silence);
+  return place < kFormers || (turn > 0 && is_chosen(view, place, expected_nodes(view.spec), turn));
 }
 
-bool is_among_first(std::span<const NodeLife> lives, NodeLife self, std::size_t count) {
-  return contains(lives.first(std::min(lives.size(), count)), self);
+bool is_led(const JobState& state) {
+  return state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
 }
 
-// Only members that are registered count for a turn, and who follows nothing does not know them: so some follow in good time.
-bool may_take_a_turn(const FollowView& view, const Deadlines& deadlines) {
-  if (view.quiet_for <= deadlines.leader) return false;
-  const auto place =
-      static_cast<std::size_t>(std::ranges::find(view.roster.survivors(), view.self) - view.roster.survivors().begin());
-  const std::size_t turn = place < kFirstTurns ? 1 : 2 + (place - kFirstTurns) / kFirstFollowers;
-  return view.quiet_for > deadlines.leader * static_cast<std::int64_t>(turn);
+bool leads(const FollowView& view) {
+  const JobState& state = *view.state;
+  if (state.leader != view.self) return false;
+  return is_led(state) || (state.phase == JobPhase::running && state.arena_bytes == 0);
 }
 
-// Who hears less than half of its neighbours suspects itself, and accuses of these who loses its registration, which takes longer.
-Duration patience_with_silence(const FollowView& view, const Deadlines& deadlines) {
-  std::size_t all = 0, silent = 0;
-  for (const Contact& contact : view.contacts) {
-    if (contact.refused) continue;
-    ++all;
-    silent += view.now - contact.heard > deadlines.silence / 2 ? 1 : 0;
-  }
-  return 2 * silent > all ? deadlines.silence : deadlines.silence / 2;
+bool may_linger(const FollowView& view, const Deadlines& deadlines) {
+  const std::vector<NodeLife>& evicted = view.state->evicted;
+  const auto place = static_cast<std::uint64_t>(std::ranges::find(evicted, view.self) - evicted.begin());
+  const auto turn = static_cast<std::uint64_t>(view.in_state_for / deadlines.silence);
+  return is_led(*view.state) && is_chosen(view, place, evicted.size(), turn);
 }
 
-// Before it would accuse: a registration that ends while it follows is noticed in time.
-bool may_bear_witness(const FollowView& view, const Deadlines& deadlines) {
-  if (view.accuses) return true;
-  if (!view.attentive_since) return false;
-  const SuspicionView suspicion{*view.state, view.registrations,   {},      view.contacts,
-                                view.self,   view.attentive_since, view.now};
-  const Duration patience = patience_with_silence(view, deadlines);
-  return std::ranges::any_of(view.contacts, [&](const Contact& contact) {
-    return !contact.refused && view.roster.is_survivor(contact.life) &&
-           view.now - std::max(contact.heard, *view.attentive_since) > patience &&
-           contains(witnesses_of(suspicion, contact.life, deadlines), view.self);
-  });
+bool is_drained_or_opens(const FollowView& view) {
+  if (view.state->phase != JobPhase::running || view.leaving.empty()) return false;
+  const std::span<const NodeLife> survivors = view.roster.survivors();
+  return contains(view.leaving.first(std::min<std::size_t>(view.leaving.size(), view.limits.at_once)), view.self) ||
+         contains(survivors.first(2), view.self);
+}
+
+bool has_post(const FollowView& view, const Deadlines& deadlines) {
+  if (is_chosen(view, view.position, view.position_count, 0)) return true;
+  const Duration quiet_for = is_led(*view.state) ? view.quiet_for : Duration::zero();
+  for (const std::uint64_t turn :
+       {doubling_turn(quiet_for, deadlines.leader), doubling_turn(view.accused_for, deadlines.silence)})
+    if (turn > 0 && is_chosen(view, view.position, view.position_count, turn)) return true;
+  return false;
 }
 
 }  // namespace
 
+bool do_all_follow(const JobSpec& spec, const FollowLimits& limits) {
+  return spec.node_count + spec.spare_count <= limits.all_max;
+}
+
+std::uint32_t bystanders_before(const FollowView& view) {
+  const std::uint32_t own = place_of(view, view.self.node);
+  std::vector<bool> taken(own, false);
+  const auto take = [&](const std::vector<NodeLife>& lives) {
+    for (const NodeLife& life : lives)
+      if (const std::uint32_t place = place_of(view, life.node); place < own) taken[place] = true;
+  };
+  take(view.roster.survivors());
+  take(view.state->evicted);
+  take(view.state->departed);
+  return static_cast<std::uint32_t>(std::ranges::count(taken, false));
+}
+
 bool must_follow_nodes(const FollowView& view, const Deadlines& deadlines) {
-  if (view.spec.node_count + view.spec.spare_count <= view.all_follow_max) return true;
+  if (do_all_follow(view.spec, view.limits)) return true;
   if (view.state == nullptr) return is_former(view, deadlines);
-  const JobState& state = *view.state;
-  if (state.phase == JobPhase::finished || state.phase == JobPhase::failed) return false;
-  const std::vector<NodeLife>& survivors = view.roster.survivors();
-  if (!view.roster.is_survivor(view.self) || survivors.size() <= kFewSurvivors) return true;
-  const bool led = state.phase == JobPhase::quiescing || state.phase == JobPhase::restoring;
-  if (led) {
-    if (state.leader == view.self || may_take_a_turn(view, deadlines)) return true;
-    // Of a leader without a seat only its lease tells that it is gone.
-    if (!view.roster.is_member(state.leader) && is_among_first(survivors, view.self, kFirstFollowers)) return true;
-  }
-  if (state.phase == JobPhase::running && state.leader == view.self && state.arena_bytes == 0) return true;
-  const bool drains = state.phase == JobPhase::running && !view.leaving.empty();
-  if (drains && (contains(view.leaving, view.self) || is_among_first(survivors, view.self, 2))) return true;
-  if (is_among_first(view.failed, view.self, kFirstFollowers)) return true;
-  return may_bear_witness(view, deadlines);
+  const JobPhase phase = view.state->phase;
+  if (phase == JobPhase::finished || phase == JobPhase::failed) return false;
+  if (view.roster.survivors().size() <= kFewSurvivors || leads(view)) return true;
+  if (view.roster.is_evicted(view.self)) return may_linger(view, deadlines);
+  if (!view.roster.is_survivor(view.self)) return view.few_registered || bystanders_before(view) < view.limits.at_once;
+  return is_drained_or_opens(view) || has_post(view, deadlines);
 }
 
 }  // namespace pawl::job

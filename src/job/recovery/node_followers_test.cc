@@ -3,198 +3,233 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+
+#include "job/recovery/duties.h"
 
 namespace pawl::job {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t kMembers = 100;
+using Nodes = std::vector<std::uint32_t>;
 
 NodeLife life(std::uint32_t node) {
   return {NodeId(node), Incarnation(1)};
 }
 
-// A job of 100 members of one seat each and two spares, which runs; all are heard, and nobody follows who is registered.
+// A job of so many members, of one seat each, and spares, which runs.
 class Followers : public testing::Test {
  protected:
-  Followers() {
-    spec.node_count = kMembers;
-    spec.spare_count = 2;
+  Followers() { make(10'000, 2); }
+  void make(std::uint32_t member_count, std::uint32_t spare_count) {
+    members = member_count;
+    spec.node_count = members;
+    spec.spare_count = spare_count;
+    state = {};
     state.generation = Generation(3);
     state.phase = JobPhase::running;
-    state.leader = life(7);
+    state.leader = life(0);
     state.arena_bytes = 1;
-    registrations.known = false;
-    for (std::uint32_t node = 0; node < kMembers; ++node) state.seats.push_back({Seat(node), life(node), "", 0});
+    for (std::uint32_t node = 0; node < members; ++node) state.seats.push_back({Seat(node), life(node), "", 0});
   }
   // Who of the members and the spares does.
-  std::vector<std::uint32_t> followers() {
+  Nodes followers() {
     const Roster roster(formed ? state : JobState{});
-    std::vector<std::uint32_t> all;
-    for (std::uint32_t node = 0; node < kMembers + 2; ++node) {
-      FollowView view{spec, formed ? &state : nullptr, roster, registrations, life(node)};
+    Nodes all;
+    for (std::uint32_t node = 0; node < members + spec.spare_count; ++node) {
+      FollowView view{spec, formed ? &state : nullptr, roster, life(node)};
+      view.limits.all_max = all_max;
+      view.position = node < members ? node : 0;
+      view.position_count = members;
       view.joined_for = joined_for;
+      view.in_state_for = in_state_for;
       view.quiet_for = quiet_for;
-      const std::vector<Contact> contacts = contacts_of(node);
-      view.contacts = contacts;
-      view.accuses = accuser == node;
-      view.attentive_since = attentive_since;
-      view.now = now;
+      view.accused_for = accused_for;
       view.leaving = leaving;
-      view.failed = failed;
+      view.few_registered = few_registered;
       if (must_follow_nodes(view, deadlines)) all.push_back(node);
     }
     return all;
   }
-  std::vector<Contact> contacts_of(std::uint32_t node) {
-    std::vector<Contact> contacts;
-    for (const Member& member : watched_by(state, registrations, life(node)))
-      contacts.push_back({member.life, all_silent || member.life == silent ? heard : now, {}, refused});
-    return contacts;
-  }
-  static std::vector<std::uint32_t> with_spares(std::vector<std::uint32_t> members) {
-    members.push_back(kMembers);
-    members.push_back(kMembers + 1);
-    return members;
-  }
-  static std::vector<std::uint32_t> up_to(std::uint32_t end) {
-    std::vector<std::uint32_t> nodes;
-    for (std::uint32_t node = 0; node < end; ++node) nodes.push_back(node);
-    return nodes;
+  // Besides those that always do.
+  Nodes others() {
+    Nodes besides;
+    std::ranges::set_difference(followers(), always, std::back_inserter(besides));
+    return besides;
   }
 
   const Deadlines deadlines = derive_deadlines(3s);
+  std::uint32_t members = 0;
+  std::uint32_t all_max = kAllFollowMax;
   JobSpec spec;
   JobState state;
-  bool formed = true;
-  Registrations registrations;
-  Duration joined_for{}, quiet_for{};
-  std::optional<NodeLife> silent;
-  bool all_silent = false;
-  Duration now = 1000s, heard = 1000s;
-  bool refused = false;
-  std::uint32_t accuser = ~0u;
-  std::optional<Duration> attentive_since = 1s;
-  std::vector<NodeLife> leaving, failed;
+  bool formed = true, few_registered = false;
+  Duration joined_for{}, in_state_for{}, quiet_for{}, accused_for{};
+  std::vector<NodeLife> leaving;
+  Nodes always;
 };
 
 TEST_F(Followers, OfAFewNodesAreAll) {
-  spec.node_count = kAllFollowMax - spec.spare_count;
-  EXPECT_EQ(followers(), up_to(kMembers + 2));
+  make(kAllFollowMax - 2, 2);
+  EXPECT_EQ(followers().size(), 64u);
   formed = false;
-  EXPECT_EQ(followers(), up_to(kMembers + 2));
+  EXPECT_EQ(followers().size(), 64u);
   ++spec.node_count;
-  EXPECT_EQ(followers(), (std::vector<std::uint32_t>{0, 1, 2, 3, 65, 66, 67, 68})) << "numbers may begin anywhere";
+  EXPECT_EQ(followers().size(), 4u);
 }
 
-TEST_F(Followers, WhileAJobFormsAreTheFirstFewAndMoreIfThatTakesLong) {
+// However long its nodes take to come, and whichever of them come at all.
+TEST_F(Followers, WhileAJobFormsAreTheFirstFourAndLaterSixteenMore) {
   formed = false;
-  EXPECT_EQ(followers(), up_to(4));
-  joined_for = deadlines.silence;
-  EXPECT_EQ(followers(), up_to(8));
-  joined_for = 3 * deadlines.silence;
-  EXPECT_EQ(followers(), up_to(12));
-  joined_for = 10min;
-  EXPECT_EQ(followers(), up_to(80));
+  EXPECT_EQ(followers(), (Nodes{0, 1, 2, 3}));
+  std::set<std::uint32_t> ever;
+  for (joined_for = deadlines.silence; joined_for < 24h; joined_for *= 2) {
+    const Nodes all = followers();
+    EXPECT_GE(all.size(), 16u);
+    EXPECT_LE(all.size(), 20u);
+    ever.insert(all.begin(), all.end());
+  }
+  EXPECT_GT(ever.size(), 100u);
+  EXPECT_GE(std::ranges::count_if(ever, [](std::uint32_t node) { return node >= 9'000; }), 10);
 }
 
-TEST_F(Followers, WhileTheJobRunsAreThoseWithoutASeat) {
-  EXPECT_EQ(followers(), with_spares({}));
+TEST_F(Followers, WhileTheJobRunsAreSixteenOfTheMembersAndTheLowestSpares) {
+  const Nodes all = followers();
+  ASSERT_EQ(all.size(), 18u);
+  EXPECT_EQ(all[16], members);
+  EXPECT_EQ(all[17], members + 1);
+  for (std::uint32_t i = 0; i < 16; ++i) EXPECT_EQ(all[i] / 625, i) << "spread over all";
   state.phase = JobPhase::finished;
   EXPECT_TRUE(followers().empty());
 }
 
 TEST_F(Followers, UntilTheLargestArenaIsToldTheLeaderIs) {
+  always = followers();
+  state.leader = life(7);
   state.arena_bytes = 0;
-  EXPECT_EQ(followers(), with_spares({7}));
+  EXPECT_EQ(others(), (Nodes{7}));
 }
 
-TEST_F(Followers, InARecoveryAreWhoLeadsAndWhoWasEvicted) {
+TEST_F(Followers, InARecoveryIsWhoLeads) {
+  always = followers();
   state.phase = JobPhase::quiescing;
-  state.evicted = {life(50)};
-  EXPECT_EQ(followers(), with_spares({7, 50}));
-  quiet_for = deadlines.leader;
-  EXPECT_EQ(followers(), with_spares({7, 50}));
+  state.leader = life(7);
+  EXPECT_EQ(others(), (Nodes{7}));
+  quiet_for = deadlines.leader - 1ms;
+  EXPECT_EQ(others(), (Nodes{7}));
 }
 
-// A rack of members that have lost the control and are heard takes nobody's turn for ever; and not all come at once.
-TEST_F(Followers, ThoseWhoseTurnComesNextAreBeforeIt) {
+// It may wait for a spare for a day.
+TEST_F(Followers, WhereARecoveryStandsStillAreSixteenMoreAtATime) {
+  always = followers();
+  state.phase = JobPhase::quiescing;
+  std::set<std::uint32_t> ever;
+  for (quiet_for = deadlines.leader; quiet_for < 24h; quiet_for += quiet_for / 4) {
+    const Nodes more = others();
+    EXPECT_GE(more.size(), 10u);
+    EXPECT_LE(more.size(), 17u);
+    ever.insert(more.begin(), more.end());
+  }
+  EXPECT_GT(ever.size(), 150u);
+}
+
+// Wherever a rack of 500 is that has lost the control, after one turn of a leader enough of those that follow are outside.
+TEST_F(Followers, ARackWithoutTheControlHoldsATakeoverUpForOneTurnOnly) {
   state.phase = JobPhase::restoring;
   quiet_for = deadlines.leader + 1ms;
-  EXPECT_EQ(followers(), with_spares(up_to(16)));
-  quiet_for = 2 * deadlines.leader + 1ms;
-  EXPECT_EQ(followers(), with_spares(up_to(20)));
-  quiet_for = 60s;
-  EXPECT_LE(followers().size(), 16u + 4 * 20);
-  state.phase = JobPhase::running;
-  EXPECT_EQ(followers(), with_spares({}));
+  const Nodes all = followers();
+  for (std::uint32_t first = 0; first + 500 <= members; ++first) {
+    state.leader = life(first);
+    std::size_t outside = 0;
+    for (const std::uint32_t node : all) outside += node < members && (node < first || node >= first + 500) ? 1 : 0;
+    ASSERT_GE(outside, 16u) << first;
+  }
+  Registrations registrations;
+  for (std::uint32_t node = 500; node < members; ++node) registrations.nodes[NodeId(node)].life = life(node);
+  state.leader = life(0);
+  std::size_t lead = 0;
+  for (const std::uint32_t node : all) {
+    if (node < 500 || node >= members) continue;
+    const bool has_post = is_spread(node, members);
+    const auto delay = lead_delay({state, registrations, life(node), quiet_for, true, has_post}, deadlines);
+    if (!delay) continue;
+    EXPECT_EQ(*delay, deadlines.leader);
+    ++lead;
+  }
+  EXPECT_GE(lead, 14u);
 }
 
-TEST_F(Followers, OfALeaderWithoutASeatTheFirstFewMembersAre) {
-  state.phase = JobPhase::quiescing;
-  state.leader = life(kMembers);
-  EXPECT_EQ(followers(), with_spares(up_to(4)));
+TEST_F(Followers, WhereAWordAgainstAMemberStandsForLongAreSixteenMore) {
+  always = followers();
+  accused_for = deadlines.silence - 1ms;
+  EXPECT_TRUE(others().empty());
+  accused_for = deadlines.silence;
+  const Nodes first = others();
+  EXPECT_GE(first.size(), 10u);
+  EXPECT_LE(first.size(), 16u);
+  accused_for = 1h;
+  EXPECT_LE(others().size(), 16u);
+  EXPECT_NE(others(), first);
 }
 
-TEST_F(Followers, WhereTwoAreLeftBothAre) {
+TEST_F(Followers, OfAThousandThatAreToBeDrainedSixteenAreAndTheFirstTwoMembers) {
+  always = followers();
+  for (std::uint32_t node = 3'000; node < 4'000; ++node) leaving.push_back(life(node));
+  const Nodes more = others();
+  EXPECT_LE(more.size(), 18u);
+  for (const std::uint32_t node : {0u, 1u, 3'000u, 3'015u}) EXPECT_EQ(std::ranges::count(more, node), 1) << node;
   state.phase = JobPhase::quiescing;
-  for (std::uint32_t node = 0; node < kMembers; ++node)
+  EXPECT_LE(others().size(), 1u);
+}
+
+// A rack that was cut off, and may linger: each of it must find out at some time whether it is needed.
+TEST_F(Followers, OfThoseThatWereEvictedSixteenAreAtATimeAndEachInItsTurn) {
+  state.phase = JobPhase::quiescing;
+  always = followers();
+  for (std::uint32_t node = 5'000; node < 5'500; ++node) state.evicted.push_back(life(node));
+  std::set<std::uint32_t> ever;
+  for (int turn = 0; turn < 32; ++turn, in_state_for += deadlines.silence) {
+    const Nodes more = others();
+    EXPECT_LE(more.size(), 16u);
+    ever.insert(more.begin(), more.end());
+  }
+  EXPECT_EQ(ever.size() + (std::ranges::count_if(always, [](auto node) { return node / 500 == 10; })), 500u);
+}
+
+TEST_F(Followers, OfFiveHundredSparesTheLowestSixteenAre) {
+  make(10'000, 500);
+  Nodes spares;
+  std::ranges::copy_if(followers(), std::back_inserter(spares), [this](auto node) { return node >= members; });
+  Nodes lowest;
+  for (std::uint32_t i = 0; i < 16; ++i) lowest.push_back(members + i);
+  EXPECT_EQ(spares, lowest);
+  few_registered = true;
+  EXPECT_EQ(followers().size(), 516u) << "there are few to follow";
+}
+
+// The nodes that have died are no spares, though their numbers are free; one that has come back may be.
+TEST_F(Followers, AmongThoseWithoutASeatTheEvictedAreNotCounted) {
+  make(100, 3);
+  for (std::uint32_t node = 10; node < 60; ++node) {
+    state.departed.push_back(life(node));
+    state.seats[node].life = {NodeId(node), Incarnation(2)};
+  }
+  state.seats[30].life = life(102);
+  const Roster roster(state);
+  FollowView view{spec, &state, roster, life(101)};
+  EXPECT_EQ(bystanders_before(view), 1u);
+  view.self = {NodeId(30), Incarnation(2)};
+  EXPECT_EQ(bystanders_before(view), 0u);
+}
+
+TEST_F(Followers, WhereTwoAreLeftBothAreAndTheSpares) {
+  make(100, 2);
+  state.phase = JobPhase::quiescing;
+  for (std::uint32_t node = 0; node < members; ++node)
     if (node != 30 && node != 60) state.evicted.push_back(life(node));
-  state.leader = life(30);
-  const std::vector<std::uint32_t> all = followers();
-  EXPECT_TRUE(std::ranges::count(all, 30u) == 1 && std::ranges::count(all, 60u) == 1);
-}
-
-TEST_F(Followers, WhoHearsNothingOfAMemberIsBeforeItWouldAccuse) {
-  silent = life(40);
-  heard = now - deadlines.silence / 2;
-  EXPECT_EQ(followers(), with_spares({}));
-  heard -= 1ms;
-  EXPECT_EQ(followers(), with_spares({19, 38, 39, 41, 81, 82})) << "beside it on the ring, and in the tree";
-  refused = true;  // that is proof
-  EXPECT_EQ(followers(), with_spares({}));
-  refused = false;
-  attentive_since = now - 1s;
-  EXPECT_EQ(followers(), with_spares({}));
-  attentive_since.reset();
-  EXPECT_EQ(followers(), with_spares({}));
-}
-
-// Of ten thousand nodes whose switch is away not each reads all keys at once.
-TEST_F(Followers, WhoHearsHardlyAnybodyWaitsForLonger) {
-  std::vector<std::uint32_t> all = with_spares({});
-  all_silent = true;
-  heard = now - deadlines.silence;
-  EXPECT_EQ(followers(), all);
-  heard -= 1ms;
-  EXPECT_EQ(followers(), up_to(kMembers + 2));
-}
-
-// All keep a link to the root.
-TEST_F(Followers, OfASilentRootOnlyItsWitnessesAre) {
-  silent = life(0);
-  heard = now - deadlines.silence;
-  const std::size_t count = followers().size() - 2;
-  EXPECT_GE(count, 3u);
-  EXPECT_LE(count, 19u);
-}
-
-TEST_F(Followers, WhoHasAccusedIsUntilThatIsWithdrawn) {
-  accuser = 33;
-  EXPECT_EQ(followers(), with_spares({33}));
-}
-
-TEST_F(Followers, WhoIsDrainedAndWhoOpensForThatAre) {
-  leaving = {life(50)};
-  EXPECT_EQ(followers(), with_spares({0, 1, 50}));
-  state.phase = JobPhase::quiescing;
-  EXPECT_EQ(followers(), with_spares({7}));
-}
-
-TEST_F(Followers, OfThoseWhoseTrainersFailTheFirstFewAre) {
-  for (std::uint32_t node = 20; node < 90; ++node) failed.push_back(life(node));
-  EXPECT_EQ(followers(), with_spares({20, 21, 22, 23}));
+  const Nodes all = followers();
+  for (const std::uint32_t node : {30u, 60u, 100u, 101u}) EXPECT_EQ(std::ranges::count(all, node), 1) << node;
 }
 
 }  // namespace

@@ -6,13 +6,12 @@
 #include "base/text.h"
 #include "job/recovery/duties.h"
 #include "job/recovery/members.h"
+#include "job/recovery/spread.h"
 
 namespace pawl::job {
 namespace {
 
 constexpr std::size_t kFewMembers = 2;  // so few need a third to tell whose cable is cut
-// Of the root's besides those beside it, as of anybody: what n say would be told to n.
-constexpr std::uint64_t kSpreadWitnesses = 16;
 
 bool is_bystander(const JobState& state, NodeLife life) {
   return !is_evicted(state, life) && std::ranges::none_of(state.seats, [&](const Member& member) {
@@ -52,17 +51,6 @@ bool is_orphaned_to(const JobState& state, const Registrations& registrations, N
          });
 }
 
-// Of `count` positions, whether one of the kSpreadWitnesses is at this one: one in each of as many equal parts, anywhere in it,
-// since positions at equal distances may be those of one rack. Of a small job each is one.
-bool is_spread_witness(std::uint64_t position, std::uint64_t count) {
-  if (count <= kSpreadWitnesses) return true;
-  const std::uint64_t part = position * kSpreadWitnesses / count;
-  const auto begin_of = [count](std::uint64_t one) { return (one * count + kSpreadWitnesses - 1) / kSpreadWitnesses; };
-  const std::uint64_t begin = begin_of(part);
-  const std::uint64_t anywhere = (part + 1) * 0x9e3779b97f4a7c15u >> 32;
-  return position == begin + anywhere % (begin_of(part + 1) - begin);
-}
-
 // When this node last heard of it or, if that is later, began to listen.
 Duration silent_for(const Contact& contact, const SuspicionView& view) {
   return view.now - std::max(contact.heard, *view.attentive_since);
@@ -86,6 +74,23 @@ bool hears_half(const SuspicionView& view, const Deadlines& deadlines) {
     heard += contains(view.beating, life.node) ? 1 : 0;
   }
   return 2 * heard >= all;
+}
+
+// To the root all keep a link: of these some bear witness besides those beside it, or what n say would be told to n.
+std::vector<NodeLife> witnesses_among(const std::vector<Member>& places, const SuspicionView& view, NodeLife victim,
+                                      const Deadlines& deadlines) {
+  const auto victims_position = position_in(places, victim);
+  std::vector<NodeLife> witnesses;
+  if (!victims_position || !view.attentive_since) return witnesses;
+  const auto count = static_cast<std::uint32_t>(places.size());
+  const std::vector<std::uint32_t> beside = linked_positions(*victims_position, count);
+  for (const std::uint32_t i : linking_positions(*victims_position, count)) {
+    if (*victims_position == 0 && !contains(beside, i) && !is_spread(i, count)) continue;
+    const NodeLife life = places[i].life;
+    if (life != victim && !is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines))
+      witnesses.push_back(life);
+  }
+  return witnesses;
 }
 
 std::vector<NodeLife> accusers_of(const SuspicionView& view, NodeLife victim, const std::vector<NodeLife>& witnesses) {
@@ -125,19 +130,7 @@ Links links_of(const JobState& state, const Registrations& registrations, NodeLi
 }
 
 std::vector<NodeLife> witnesses_of(const SuspicionView& view, NodeLife victim, const Deadlines& deadlines) {
-  const std::vector<Member> places = places_of(view.state, view.registrations);
-  const auto victims_position = position_in(places, victim);
-  std::vector<NodeLife> witnesses;
-  if (!victims_position || !view.attentive_since) return witnesses;
-  const auto count = static_cast<std::uint32_t>(places.size());
-  const std::vector<std::uint32_t> beside = linked_positions(*victims_position, count);
-  for (const std::uint32_t i : linking_positions(*victims_position, count)) {
-    if (*victims_position == 0 && !contains(beside, i) && !is_spread_witness(i, count)) continue;
-    const NodeLife life = places[i].life;
-    if (life != victim && !is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines))
-      witnesses.push_back(life);
-  }
-  return witnesses;
+  return witnesses_among(places_of(view.state, view.registrations), view, victim, deadlines);
 }
 
 void count_heard(FenceView& view, const Links& links, std::span<const Contact> contacts,
@@ -157,10 +150,10 @@ bool is_absent(const Registrations& registrations, NodeLife life, Duration atten
                const Deadlines& deadlines) {
   const auto gone = registrations.gone_since.find(life.node);
   if (gone == registrations.gone_since.end()) return false;
-  // What ended within a lease of the control's return may have ended because the control was away.
-  if (gone->second < attentive_since + deadlines.lease)
-    return now > attentive_since + deadlines.lease + deadlines.silence;
-  return now > gone->second + deadlines.absence + registrations.time_to_end(life.node);
+  // What ended within a lease of the control's return may have ended because the control was away. When it ended is not known
+  // to who has found it missing since.
+  return now > std::max(gone->second + deadlines.absence + registrations.time_to_end(life.node),
+                        attentive_since + deadlines.lease + deadlines.silence);
 }
 
 bool leaves_quorum(const JobState& state, const Registrations& registrations, std::span<const NodeLife> victims) {
@@ -186,16 +179,48 @@ std::vector<NodeLife> accused_by(const SuspicionView& view, const Deadlines& dea
   return accused;
 }
 
+std::vector<NodeLife> looked_up_by(const SuspicionView& view, const Deadlines& deadlines) {
+  std::vector<NodeLife> lives;
+  if (!view.attentive_since || view.registrations.known || !is_survivor(view.state, view.self)) return lives;
+  for (const Contact& contact : view.contacts)
+    if (!contact.refused && silent_for(contact, view) > deadlines.silence && is_survivor(view.state, contact.life))
+      lives.push_back(contact.life);
+  if (!lives.empty() && hears_half(view, deadlines)) lives.clear();
+  return lives;
+}
+
+// Whom others accuse, and this node does not hear either, if it keeps a link there. Not itself: others judge it.
+static std::vector<NodeLife> accused_by_others(const SuspicionView& view, const Deadlines& deadlines) {
+  std::vector<NodeLife> victims;
+  if (!view.attentive_since) return victims;
+  const bool trusts_itself = hears_half(view, deadlines);
+  for (const Accusation& accusation : view.accusations) {
+    const NodeLife victim = accusation.victim;
+    if (victim == view.self || contains(victims, victim) || !is_survivor(view.state, victim)) continue;
+    const auto contact = std::ranges::find(view.contacts, victim, &Contact::life);
+    if (contact != view.contacts.end() && view.now - contact->heard <= deadlines.silence) continue;
+    if (trusts_itself || is_absent(view.registrations, victim, *view.attentive_since, view.now, deadlines))
+      victims.push_back(victim);
+  }
+  return victims;
+}
+
 std::vector<Cause> convicted(const SuspicionView& view, const Deadlines& deadlines) {
   std::vector<Cause> causes;
-  const std::vector<NodeLife> accused = accused_by(view, deadlines);
+  const std::vector<NodeLife> accused =
+      view.judges_all ? accused_by_others(view, deadlines) : accused_by(view, deadlines);
   if (accused.empty() || !is_survivor(view.state, view.self)) return causes;
+  const std::vector<Member> places = places_of(view.state, view.registrations);
   std::vector<NodeLife> victims;
   for (const NodeLife& life : accused) {
-    const std::vector<NodeLife> witnesses = witnesses_of(view, life, deadlines);
-    const std::vector<NodeLife> accusers = accusers_of(view, life, witnesses);
-    // Others must see this node's word, too.
-    if (!contains(accusers, view.self) || 2 * accusers.size() <= witnesses.size()) continue;
+    const std::vector<NodeLife> witnesses = witnesses_among(places, view, life, deadlines);
+    std::vector<NodeLife> accusers = accusers_of(view, life, witnesses);
+    // Who judges by others' words alone counts those only that are there to take them back.
+    if (view.judges_all)
+      std::erase_if(accusers, [&](NodeLife accuser) { return !view.registrations.has(accuser); });
+    else if (!contains(accusers, view.self))  // others must see this node's word, too
+      continue;
+    if (2 * accusers.size() <= witnesses.size()) continue;
     const bool absent = is_absent(view.registrations, life, *view.attentive_since, view.now, deadlines);
     victims.push_back(life);
     causes.push_back({absent ? FaultKind::node_lost : FaultKind::node_silent, life, std::nullopt,

@@ -29,6 +29,8 @@
 // others when they are gone, and a silence later goes, too. Several that lose their data links together and keep the
 // control, and hear each other: up to five members replace any smaller side. In larger jobs a node next to a large part
 // that is cut off hears few and says nothing; a third that are neighbours are replaced (of nine members), more may not be.
+// In a large job witnesses don't know who is registered, and need not: they accuse whom they don't hear, and who hears less than
+// half looks at single keys for (2). Some others know (node_followers.h) and convict, by the words of accusers that are registered.
 // suspicion_model_test.cc tries every division of small jobs. Pure.
 #pragma once
 
@@ -68,13 +70,18 @@ struct SuspicionView {
   std::optional<Duration> attentive_since;  // Attention
   Duration now{};
   std::vector<NodeId> beating = {};  // have beaten on links that they made, within the deadline for silence
+  // It knows who is registered and most others don't (node_followers.h): it judges by their words, too.
+  bool judges_all = false;
 };
 // Whose word counts about a member.
 [[nodiscard]] std::vector<NodeLife> witnesses_of(const SuspicionView& view, NodeLife victim,
                                                  const Deadlines& deadlines);
 // Whom this node accuses now. What it said before and does not hold any more is to be withdrawn.
 [[nodiscard]] std::vector<NodeLife> accused_by(const SuspicionView& view, const Deadlines& deadlines);
-// Of those the ones that are convicted; for a member. Never stored: asked again before each compare-and-swap.
+// Who does not know who is registered looks at the keys of these: it hears them not, and too few others to accuse them for that.
+[[nodiscard]] std::vector<NodeLife> looked_up_by(const SuspicionView& view, const Deadlines& deadlines);
+// Who is convicted of those that it accuses or, if it judges for all, that anybody does; for a member. Never stored: asked again
+// before each compare-and-swap.
 [[nodiscard]] std::vector<Cause> convicted(const SuspicionView& view, const Deadlines& deadlines);
 
 // Adds to `view` whom this node has links with, and whom it hears. `beats`: when others last beat on links that they made,

@@ -290,5 +290,93 @@ TEST_F(Suspect, InALargeJobANodeCantCountEverybody) {
   EXPECT_EQ(view.heard, 1u);
 }
 
+// The control was away. Whoever lists late can't know that the registration ended before all had had the time to come back.
+TEST_F(Suspect, WhoFindsAMemberMissingLateCountsItAbsentNoEarlierThanAnybodyElse) {
+  begin(4);
+  attentive_since = 100s;
+  const Duration returned = 100s + deadlines.lease + deadlines.silence;
+  sign_off(1, 100s + deadlines.lease + 100ms);  // listed then
+  EXPECT_FALSE(is_absent(registrations, life(1), *attentive_since, returned, deadlines));
+  EXPECT_TRUE(is_absent(registrations, life(1), *attentive_since, returned + 1ms, deadlines));
+  sign_off(1, 150s);
+  EXPECT_FALSE(is_absent(registrations, life(1), *attentive_since, 150s + deadlines.absence, deadlines));
+  EXPECT_TRUE(is_absent(registrations, life(1), *attentive_since, 150s + deadlines.absence + 1ms, deadlines));
+}
+
+// In a large job.
+class FewKnow : public Suspect {
+ protected:
+  FewKnow() { begin(100); }
+  // As seen by a witness, which does not know who is registered.
+  std::vector<NodeLife> accused_blindly(std::uint32_t self, std::initializer_list<std::uint32_t> silent) {
+    Registrations nothing;
+    nothing.known = false;
+    SuspicionView view = seen_by(self, silent);
+    return accused_by({view.state, nothing, {}, view.contacts, view.self, view.attentive_since, view.now}, deadlines);
+  }
+  std::vector<NodeLife> convicted_by(std::uint32_t self, std::initializer_list<std::uint32_t> silent = {}) {
+    SuspicionView view = seen_by(self, silent);
+    view.judges_all = true;
+    std::vector<NodeLife> lives;
+    for (const Cause& cause : convicted(view, deadlines)) lives.push_back(*cause.node);
+    return lives;
+  }
+  void accuse(std::uint32_t victim, std::initializer_list<std::uint32_t> accusers) {
+    for (const std::uint32_t accuser : accusers) accusations.push_back({life(victim), life(accuser)});
+  }
+};
+
+TEST_F(FewKnow, AWitnessAccusesWithoutKnowingWhoIsRegistered) {
+  for (const std::uint32_t witness : {19u, 38u, 39u, 41u, 81u, 82u})
+    EXPECT_EQ(accused_blindly(witness, {40}), lives({40})) << witness;
+  EXPECT_TRUE(accused_blindly(39, {}).empty());
+  EXPECT_TRUE(accused_blindly(39, {38, 40, 41, 0, 19}).empty()) << "it hears few itself";
+}
+
+TEST_F(FewKnow, WhoKnowsConvictsByTheWordsOfOthers) {
+  accuse(40, {19, 38, 39});
+  EXPECT_TRUE(convicted_by(70).empty()) << "half of them";
+  accuse(40, {41, 50});
+  EXPECT_EQ(convicted_by(70), lives({40}));
+  EXPECT_EQ(convicted_by(39, {40}), lives({40}));
+  EXPECT_TRUE(convicted_by(39).empty()) << "it hears it";
+  EXPECT_TRUE(convicted_by(40).empty()) << "others judge it";
+  sign_off(41, now);
+  EXPECT_TRUE(convicted_by(70).empty()) << "who is gone can't take his word back";
+  sign_off(41, now - 10s);
+  EXPECT_EQ(convicted_by(70), lives({40})) << "and is no witness after a while";
+}
+
+TEST_F(FewKnow, WhoHearsFewConvictsOnlyWhoIsAbsent) {
+  accuse(40, {19, 38, 39, 41, 81});
+  const auto few = {71u, 72u, 69u, 0u};
+  EXPECT_TRUE(convicted_by(70, few).empty());
+  sign_off(40, now - 10s);
+  EXPECT_EQ(convicted_by(70, few), lives({40}));
+}
+
+TEST_F(FewKnow, NobodyIsConvictedWhereNotHalfWouldBeLeft) {
+  accuse(40, {19, 38, 39, 41, 81});
+  for (std::uint32_t node = 49; node < 100; ++node) sign_off(node, now);
+  EXPECT_TRUE(convicted_by(10).empty());
+}
+
+// Else where each node hears less than half of its neighbours nobody would ever be accused.
+TEST_F(FewKnow, WhoHearsFewLooksUpThoseThatItDoesNotHear) {
+  const auto looked_up = [&](std::initializer_list<std::uint32_t> silent) {
+    SuspicionView view = seen_by(39, silent);
+    return looked_up_by({view.state, registrations, {}, view.contacts, view.self, view.attentive_since, view.now},
+                        deadlines);
+  };
+  const auto few = {38u, 40u, 41u, 0u, 19u};
+  EXPECT_TRUE(looked_up(few).empty()) << "it knows";
+  registrations.forget();
+  EXPECT_TRUE(looked_up({}).empty());
+  EXPECT_TRUE(looked_up({40}).empty()) << "it trusts itself";
+  EXPECT_EQ(looked_up(few).size(), 5u);
+  registrations.gone_since[NodeId(40)] = now - 10s;
+  EXPECT_EQ(accused(39, few), lives({40}));
+}
+
 }  // namespace
 }  // namespace pawl::job
