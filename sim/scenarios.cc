@@ -141,7 +141,8 @@ std::vector<Scenario> of_registrations() {
          options.replicas = 2;
          return options;
        }(),
-       {when_well(power_off, machines({3}), 90s), later(0ms, power_off, 1, 90s), later(50s, must_be_well, 0)}},
+       {when_well(must_be_well, machines({0}), 0s), later(20s, power_off, 3, 90s), later(0ms, power_off, 1, 90s),
+        later(50s, must_be_well, 0)}},
       {"follower-registers-again",
        "a member of which few follow the registration loses it, and registers again under a leader that has listed",
        few_follow(5, 1),
