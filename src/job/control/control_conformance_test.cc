@@ -50,6 +50,7 @@ TEST_P(ControlConformance, ListsAPrefixInOrder) {
   EXPECT_EQ(names, (std::vector<std::string>{"a", "a\xff\xff", "b", "c/d", std::string("z\0y", 3)}));
   EXPECT_EQ(listing->kvs.back().value, std::string("\0\xff", 2));
   EXPECT_EQ(control_->list(key("a\xff"))->kvs.size(), 1u);
+  EXPECT_EQ(control_->list_many(key("a\xff"))->kvs.size(), 1u);
   EXPECT_TRUE(control_->list(key("none"))->kvs.empty());
   EXPECT_GE(control_->list("")->kvs.size(), 6u);
   EXPECT_EQ(*control_->erase_prefix(root_), 5);
