@@ -7,9 +7,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from torch_job import START_S, TorchTest, harness, jobs  # noqa: E402
-
-from segment import SEALED, replica_slots  # noqa: E402
+from segment import SEALED, replica_slots
+from torch_job import START_S, TorchTest, harness, jobs
 
 SEAT = 1
 SMALL_BUCKETS = {"PAWL_BUCKET_BYTES": "4096"}  # the model is small
