@@ -499,22 +499,23 @@ void StateMover::accuse() {
   const SuspicionView view = suspicion();
   const std::vector<NodeLife> accused = accused_by(view, context_.deadlines);
   const auto stands = [&](NodeLife victim) { return contains(view.accusations, Accusation{victim, context_.self}); };
-  // What was said comes back as a key; until then, and if the control is slow, it is not said again and again.
-  const auto may_speak = [&](NodeLife victim) {
-    const auto [spoken, first] = spoken_at_.try_emplace(victim, now);
+  // What was said comes back as a key; until then, and if the control is slow, it is not said again and again. To withdraw
+  // it never waits: others may convict by it some heartbeats after it was said.
+  const auto may_speak = [&](NodeLife victim, bool accusing) {
+    const auto [spoken, first] = spoken_at_.try_emplace({victim, accusing}, now);
     if (!first && now - spoken->second < context_.deadlines.silence / 4) return false;
     spoken->second = now;
     return true;
   };
   const JobKeys& keys = mirror.keys();
   for (const NodeLife& victim : accused) {
-    if (stands(victim) || !may_speak(victim)) continue;
+    if (stands(victim) || !may_speak(victim, true)) continue;
     tell_once({FaultKind::node_silent, victim, std::nullopt, "no sign of life", 0});
     context_.control->put(keys.accusation(mirror.generation(), victim.node, context_.self.node),
                           to_json(Accusation{victim, context_.self}), [](const Status&) {});
   }
   for (const Accusation& own : view.accusations) {
-    if (own.accuser != context_.self || contains(accused, own.victim) || !may_speak(own.victim)) continue;
+    if (own.accuser != context_.self || contains(accused, own.victim) || !may_speak(own.victim, false)) continue;
     log_info("accusation_withdrawn", "node", own.victim.node);
     context_.control->tell([key = keys.accusation(mirror.generation(), own.victim.node, context_.self.node)](
                                Control& control) { (void)control.erase(key); });

@@ -119,9 +119,9 @@ class StateMover {
     Generation away, unfit;
   };
   Told told_in_generation_;
-  std::map<NodeLife, Duration> spoken_at_;  // when this node last accused it, or withdrew that
-  bool moving_ = false;                     // a compare-and-swap is under way
-  Duration pause_{};                        // after the last swap that did not help
+  std::map<std::pair<NodeLife, bool>, Duration> spoken_at_;  // when this node last accused it (true), or withdrew that
+  bool moving_ = false;                                      // a compare-and-swap is under way
+  Duration pause_{};                                         // after the last swap that did not help
   Duration paused_until_{};
   struct Forming {
     Duration enough_nodes_since{};

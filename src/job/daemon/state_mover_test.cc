@@ -291,7 +291,7 @@ TEST_F(Moves, SilenceIsSaidAndWithdrawnAndEvictsOnlyIfOthersSayItToo) {
   accuses(2, 0);
   of_four.mover.drive();
   EXPECT_TRUE(of_four.control.swaps.empty());  // one accuser
-  of_four.live(1s);
+  of_four.live(50ms);
   const int tells = of_four.control.tells;
   of_four.mover.check_members(contacts({1, 2, 3}));
   EXPECT_EQ(of_four.control.tells, tells + 1);  // withdrawn

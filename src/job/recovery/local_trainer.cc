@@ -5,8 +5,18 @@
 #include "base/text.h"
 #include "job/recovery/duties.h"
 #include "job/recovery/members.h"
+#include "job/recovery/paths.h"
 
 namespace pawl::job {
+namespace {
+
+bool is_done_without(NodeLife node, std::span<const Source> sources) {
+  std::vector<Source> others(sources.begin(), sources.end());
+  std::erase_if(others, [&](const Source& source) { return source.from == node; });
+  return are_enough(others, sources);
+}
+
+}  // namespace
 
 using namespace std::chrono_literals;
 
@@ -111,7 +121,8 @@ bool others_fetch_from(const JobState& state, std::span<const NodeLife> ready, N
   return std::any_of(state.sources.begin(), state.sources.end(), [&](const Source& source) {
     if (source.from != self || source.seat.value >= state.seats.size()) return false;
     const NodeLife there = state.seats[source.seat.value].life;
-    return there != self && !contains(ready, there);
+    if (there == self || contains(ready, there)) return false;
+    return source.kind != SourceKind::path || !is_done_without(self, sources_of(state.sources, source.seat));
   });
 }
 

@@ -105,7 +105,7 @@ struct Respawn {
                                                   const std::string& ended);
 
 // Whether another node still fetches its seat's state from this one: it does not give itself up before that node is
-// `ready`. What it holds may be the only copy.
+// `ready`. What it holds may be the only copy; not so where it is only one of several paths (job/recovery/paths.h).
 [[nodiscard]] bool others_fetch_from(const JobState& state, std::span<const NodeLife> ready, NodeLife self);
 
 // This node can't do its part; another may. If the job has never run anywhere, the script is more likely at fault: then

@@ -252,6 +252,24 @@ TEST(GivingUp, WaitsForWhoFetchesFromHere) {
   EXPECT_FALSE(others_fetch_from(state, {}, here));
 }
 
+TEST(GivingUp, WaitsForNobodyWhoCanReadTheSameElsewhere) {
+  const NodeLife here{NodeId(0), Incarnation(1)}, holder{NodeId(1), Incarnation(1)}, spare{NodeId(2), Incarnation(1)};
+  JobState state;
+  state.phase = JobPhase::restoring;
+  state.seats = {{Seat(0), here, "", 0}, {Seat(1), spare, "", 0}};
+  const Source replica{Seat(1), SourceKind::replica, holder, Generation(1), Step(7)};
+  const Source path{Seat(1), SourceKind::path, here, Generation(1), Step(7), {}, Seat(0)};
+  state.sources = {replica, path};
+  EXPECT_FALSE(others_fetch_from(state, {}, here));
+  EXPECT_TRUE(others_fetch_from(state, {}, holder));
+  state.sources = {path};
+  EXPECT_TRUE(others_fetch_from(state, {}, here));
+  Source damaged = replica;
+  damaged.extent = {0, 4096};
+  state.sources = {damaged, path};
+  EXPECT_TRUE(others_fetch_from(state, {}, here));
+}
+
 TEST(GivingUp, EvictsTheNodeOnceTheJobHasRunElseEndsTheJob) {
   const NodeLife self{NodeId(2), Incarnation(1)};
   const auto unformed = decide_give_up(nullptr, self, "why");

@@ -18,8 +18,8 @@ namespace pawl::job {
 
 inline constexpr std::uint32_t kPathsMax = 4;  // of a seat, unless they lack something; as many as a fetch has streams
 // Where more seats than that read from others, paths are named only for what nobody else has: no two seats have the same
-// ones, so they would take a row of the state each.
-inline constexpr std::size_t kSeatsWithPathsMax = 256;
+// ones, so they would take a row of the state each; and seats that were lost in a row would all read from the same neighbours.
+inline constexpr std::size_t kSeatsWithPathsMax = 16;
 // Of all seats together, besides those that are needed: one is some 60 bytes of a state, which has room for 1 MiB.
 inline constexpr std::size_t kFurtherPathsMax = 4096;
 

@@ -297,9 +297,8 @@ TEST(Paths, AllSeatsTogetherNameNoMoreThanHaveRoom) {
   const Plan plan = plan_restore({kCount, inventories, lineage, {}, evicted, {}, seats, 1});
   EXPECT_EQ(plan.resume, Step(40));
   const auto paths = static_cast<std::size_t>(std::ranges::count(plan.sources, SourceKind::path, &Source::kind));
-  EXPECT_LE(paths, kFurtherPathsMax);
-  EXPECT_GT(paths, kFurtherPathsMax / 2);
-  EXPECT_EQ(plan.sources.size(), kCount + paths);
+  EXPECT_EQ(paths, 0u);
+  EXPECT_EQ(plan.sources.size(), kCount);
 }
 
 TEST(Paths, OfManySeatsOnlyThoseThatNeedThemNamePaths) {
