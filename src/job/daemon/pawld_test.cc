@@ -155,6 +155,8 @@ TEST_F(OnePawld, ReadsTheKeysAgainWhereANeighbourIsAheadOfItsWatch) {
   state.seats = {{Seat(0), {NodeId(0), Incarnation(5)}, options.address, 0},
                  {Seat(1), {NodeId(1), Incarnation(5)}, "127.0.0.1:101", 0}};
   control.put("/pawl/test/state", to_json(state));
+  std::atomic<int> listed = 0;  // of what all watch: registrations are listed whenever their turn is
+  control.on_list = [&](std::string_view prefix) { listed += prefix == "/pawl/test/" ? 1 : 0; };
   start();
   ASSERT_TRUE(until([this] { return control.count("/pawl/test:reports/2/inventory/") == 1; }));
   PeerEnd neighbour(std::move(*connect_tcp(peers, Deadline::in(kTestPatience))));
@@ -165,21 +167,22 @@ TEST_F(OnePawld, ReadsTheKeysAgainWhereANeighbourIsAheadOfItsWatch) {
   hello.incarnation = Incarnation(5);
   neighbour.say(hello);
   neighbour.say(BeatMessage{Generation(2)});
-  const int lists = control.lists();
+  const int lists = listed;
+  EXPECT_GT(lists, 0);
   go_on_for(20ms);
   clock.skip(derive_deadlines(std::chrono::milliseconds(spec.deadline_ms)).silence / 3);
   go_on_for(20ms);
-  EXPECT_EQ(control.lists(), lists);
+  EXPECT_EQ(listed, lists);
 
   control.hold_watches();
   state.generation = Generation(3);
   control.put("/pawl/test/state", to_json(state));
   neighbour.say(BeatMessage{Generation(3)});
   go_on_for(20ms);
-  EXPECT_EQ(control.lists(), lists);  // its own watch may just be a little later
+  EXPECT_EQ(listed, lists);  // its own watch may just be a little later
   clock.skip(derive_deadlines(std::chrono::milliseconds(spec.deadline_ms)).silence / 3);
   EXPECT_TRUE(until([this] { return control.count("/pawl/test:reports/3/inventory/") == 1; }));
-  EXPECT_EQ(control.lists(), lists + 1);
+  EXPECT_EQ(listed, lists + 1);
 }
 
 }  // namespace
