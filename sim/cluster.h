@@ -50,6 +50,7 @@ struct ClusterOptions {
   std::uint32_t report_group_size = job::kReportGroupSize;  // likewise
   job::FollowLimits follow_limits{};                        // how many follow who is registered; likewise
   job::FetchSizes fetch_sizes;
+  job::SpreadSizes spread_sizes;
   bool collectors_die = true;   // where they are bad
   bool bad_collectors = false;  // some of what a collector puts goes wrong (collectors.h)
   std::uint32_t equal_stride =

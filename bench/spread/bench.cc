@@ -1,5 +1,5 @@
 // What spreading makes of this machine's loopback: the shipped ends of a replica stream, from a sealed slot to the
-// holder's acknowledgement, against raw TCP of one stream and of four. Seat and holder are two processes; raw bytes, too,
+// holder's acknowledgement, as it is shipped and over one connection only, against raw TCP of one stream and of four. Seat and holder are two processes; raw bytes, too,
 // go from one slot's memory into the other's. Rounds take turns; all memory is touched before. Connecting is part of every
 // figure. The processes' time on cores stands beside the time that passed.
 // make bench-spread ARGS="MIB ROUNDS BUCKET_KIB": see main().
@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <limits>
 #include <map>
 #include <string>
 #include <thread>
@@ -114,6 +115,10 @@ void receive_raw(Fd fd, const Hello& hello, std::span<std::byte> to) {
       continue;
     }
     (void)send_frame(accepted->get(), frame_of(WelcomeMessage{}), Deadline::in(kPatience));
+    if (hello.purpose == Purpose::lane) {
+      receiver->add_lane(real_stream(std::move(*accepted)));
+      continue;
+    }
     receiver = ReplicaReceiver::start({.stream = real_stream(std::move(*accepted)),
                                        .generation = kGeneration,
                                        .seat = kSeat,
@@ -194,7 +199,8 @@ class SeatSide {
     for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, sums_[i], kGeneration, step_);
     if (!slot.try_seal(kGeneration, step_)) give_up("a slot can't be sealed");
   }
-  void spread() {
+  void spread(bool over_one) {
+    shared.context.spread_sizes = over_one ? SpreadSizes{std::numeric_limits<std::uint64_t>::max()} : SpreadSizes{};
     std::atomic<bool> held{false};
     Hello hello;
     hello.job = "bench";
@@ -253,11 +259,13 @@ void measure(const Sizes& sizes, pid_t holder, std::uint16_t port) {
       send_raw(seat.payload(), address, streams);
       if (round >= 0) took[text("raw TCP, ", streams, " streams")].push_back(watch.took());
     }
-    seat.capture();
-    watch.begin();
-    seat.spread();
-    if (round >= 0) took["spread"].push_back(watch.took());
-    seat.end();
+    for (bool over_one : {true, false}) {
+      seat.capture();
+      watch.begin();
+      seat.spread(over_one);
+      if (round >= 0) took[over_one ? "spread, 1 connection" : "spread"].push_back(watch.took());
+      seat.end();
+    }
   }
   const double raw = median_s(took["raw TCP, 4 streams"]);
   for (const auto& [what, all] : took) print(what, all, static_cast<double>(sizes.bytes), raw);

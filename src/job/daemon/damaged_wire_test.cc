@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -156,12 +157,13 @@ class DamagedWire : public ::testing::Test {
     hello.seat = kSeat;
     return hello;
   }
-  // Reads the hello and welcomes it, as pawld does; false: it was damaged, the connection is of no use.
-  static bool welcome(int fd) {
+  // Reads the hello and welcomes it, as pawld does; nullopt: it was damaged, the connection is of no use.
+  static std::optional<Hello> welcome(int fd) {
     auto frame = receive_frame(fd, Deadline::in(2s));
     Hello hello;
-    if (!frame || !decode(frame->payload, hello) || hello.job != "damaged") return false;
-    return send_frame(fd, frame_of(WelcomeMessage{NodeId(0), Incarnation(1)})).has_value();
+    if (!frame || !decode(frame->payload, hello) || hello.job != "damaged") return std::nullopt;
+    if (!send_frame(fd, frame_of(WelcomeMessage{NodeId(0), Incarnation(1)}))) return std::nullopt;
+    return hello;
   }
 
   TestTasks tasks_;
@@ -182,10 +184,16 @@ class DamagedStream : public DamagedWire {
     std::mutex mutex;
     std::vector<std::shared_ptr<ReplicaReceiver>> receivers;
     Listener listener([&](Fd fd) {
-      if (!welcome(fd.get())) return;
+      const std::optional<Hello> hello = welcome(fd.get());
+      if (!hello) return;
       std::lock_guard lock(mutex);
+      if (hello->purpose == Purpose::lane) {
+        if (receivers.back()->number() == hello->stream) receivers.back()->add_lane(real_stream(std::move(fd)));
+        return;
+      }
       receivers.push_back(
           ReplicaReceiver::start({.stream = real_stream(std::move(fd)),
+                                  .number = hello->stream,
                                   .generation = kGeneration,
                                   .seat = kSeat,
                                   .job = "damaged",
@@ -226,7 +234,7 @@ class DamagedStream : public DamagedWire {
   }
 };
 
-constexpr std::uint64_t kHelloBytes = kFrameHeaderBytes + 4 + 4 + 7 + 4 + 4 + 8 + 8 + 8 + 1 + 4;
+constexpr std::uint64_t kHelloBytes = kFrameHeaderBytes + 4 + 4 + 7 + 4 + 4 + 8 + 8 + 8 + 1 + 4 + 8;
 constexpr std::uint64_t kOpenBytes = kFrameHeaderBytes + 3 * 8 + 4 + 8 + 8 + 4 + 8 + 8 + 8;
 constexpr std::uint64_t kLayoutTextBytes = kFrameHeaderBytes + 4 + 8;
 constexpr std::uint64_t kBeforeBuckets = kHelloBytes + kOpenBytes + kLayoutTextBytes;
@@ -267,6 +275,12 @@ TEST_F(DamagedStream, TheAcknowledgement) {
 }
 TEST_F(DamagedStream, AnywhereAtAll) {
   std::mt19937_64 random(2026);
+  for (int i = 0; i < 12; ++i) carry_a_step(false, random() % (8 * kPayloadBytes));
+}
+
+TEST_F(DamagedStream, AnywhereOnFourConnections) {
+  context_.spread_sizes = {0};
+  std::mt19937_64 random(2027);
   for (int i = 0; i < 12; ++i) carry_a_step(false, random() % (8 * kPayloadBytes));
 }
 

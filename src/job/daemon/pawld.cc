@@ -172,6 +172,7 @@ void Pawld::joined(const Listing& listing) {
   context_.deadlines = derive_deadlines(std::chrono::milliseconds(spec.deadline_ms));
   parts_->streams.set_gate_off(spec.gate_off && spec.test_hooks);
   parts_->streams.set_fetch_sizes(options_.fetch_sizes);
+  parts_->streams.set_spread_sizes(options_.spread_sizes);
   start_neighbours();
   start_registrations();
   ready_ = true;

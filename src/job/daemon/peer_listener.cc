@@ -26,10 +26,10 @@ std::optional<PeerRefusedMessage> judge_hello(const Hello& hello, const HelloJud
     return Refused{PeerRefusal::later, "not yet in that generation"};
   if (hello.generation < judge.state->generation) return Refused{PeerRefusal::stale, "that generation is over"};
   const std::vector<Member>& seats = judge.state->seats;
-  const bool seated =
-      hello.purpose != Purpose::data || (hello.seat.value < seats.size() && seats[hello.seat.value].life == life);
-  if (!seated) return Refused{PeerRefusal::stale, "that seat is not yours"};
-  if (hello.purpose == Purpose::data || hello.purpose == Purpose::fetch) return std::nullopt;
+  const bool of_a_seat = hello.purpose == Purpose::data || hello.purpose == Purpose::lane;
+  if (of_a_seat && !(hello.seat.value < seats.size() && seats[hello.seat.value].life == life))
+    return Refused{PeerRefusal::stale, "that seat is not yours"};
+  if (of_a_seat || hello.purpose == Purpose::fetch) return std::nullopt;
   return Refused{PeerRefusal::never, "unknown purpose"};
 }
 
@@ -96,7 +96,7 @@ void PeerListener::on_hello(const ConnectionHandle& connection, const Frame& fra
   if (hello.version != kPeerWireVersion) other_versions_.add();
   if (const auto refused = judge_hello(hello, {context_.self, context_.job, token_, state}))
     return connection->send(frame_of(*refused));
-  if (hello.purpose == Purpose::data) return handlers_.on_data(connection, hello);
+  if (hello.purpose == Purpose::data || hello.purpose == Purpose::lane) return handlers_.on_data(connection, hello);
   if (hello.purpose == Purpose::fetch) return handlers_.on_fetch(connection);
   if (hello.purpose == Purpose::report) {
     connections_[connection] = {std::nullopt, NodeLife{hello.node, hello.incarnation}, context_.clock->now()};

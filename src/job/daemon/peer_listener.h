@@ -34,7 +34,7 @@ class PeerListener {
   using ConnectionHandle = std::shared_ptr<Connection>;
   struct Handlers {
     std::function<std::string(const std::string& json)> on_question;
-    std::function<void(const ConnectionHandle&, const Hello&)> on_data;  // answers the hello itself
+    std::function<void(const ConnectionHandle&, const Hello&)> on_data;  // or a lane's; answers the hello itself
     std::function<void(const ConnectionHandle&)> on_fetch;               // likewise
     std::function<void(NodeId, Generation)> on_beat;                     // the sender's generation
     std::function<void(NodeId, Generation, const SeatReport&)> on_report;

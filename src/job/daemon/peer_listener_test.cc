@@ -80,12 +80,30 @@ TEST_F(Judged, ASeatsStreamComesFromWhoSitsThere) {
   EXPECT_EQ(refusal(), "that seat is not yours");
   hello.seat = Seat(7);
   EXPECT_EQ(refusal(), "that seat is not yours");
+  hello.purpose = Purpose::lane;
+  EXPECT_EQ(refusal(), "that seat is not yours");
   hello.seat = Seat(1);
+  EXPECT_EQ(refusal(), "");
+  hello.token = "wrong";
+  EXPECT_NE(refusal().find("wrong token"), std::string::npos);
+  hello.token = "token";
   state.evicted = {test_life(1)};
   EXPECT_EQ(refusal(), "you were evicted");
   state.evicted.clear();
   hello.purpose = static_cast<Purpose>(9);
   EXPECT_EQ(refusal(), "unknown purpose");
+}
+
+TEST_F(Judged, ALaneIsOfAMembersStreamInThisGeneration) {
+  PeerRefusal kind{};
+  hello.purpose = Purpose::lane;
+  EXPECT_EQ(refusal(), "");
+  hello.generation = Generation(2);
+  EXPECT_EQ(refusal(&kind), "that generation is over");
+  EXPECT_EQ(kind, PeerRefusal::stale);
+  hello.version = kPeerWireVersion - 1;
+  EXPECT_NE(refusal(&kind).find("one release"), std::string::npos);
+  EXPECT_EQ(kind, PeerRefusal::never);
 }
 
 class Listens : public testing::Test {
@@ -138,6 +156,11 @@ TEST_F(Listens, WhoRunsAnotherVersionIsToldSoAndCounted) {
   PeerEnd link = connect();
   greet(link);
   EXPECT_EQ(refused.value(), 1u);
+  PeerEnd lane = connect();
+  hello.purpose = Purpose::lane;
+  lane.say(hello);
+  EXPECT_EQ(lane.next<PeerRefusedMessage>().refusal, PeerRefusal::never);
+  EXPECT_EQ(refused.value(), 2u);
 }
 
 TEST_F(Listens, WhoeverIsSilentIsClosed) {

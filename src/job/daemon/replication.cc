@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "job/daemon/replica_lanes.h"
 #include "job/redundancy/progress.h"
 
 namespace pawl::job {
@@ -67,6 +68,7 @@ void ReplicaSender::notice() {
   {
     std::lock_guard lock(mutex_);
     ++notices_;
+    if (lanes_) lanes_->notice();
   }
   changed_->notify_all();
 }
@@ -76,6 +78,7 @@ void ReplicaSender::end() {
     std::lock_guard lock(mutex_);
     ended_ = true;
     if (stream_ != nullptr) stream_->shut_down();
+    if (lanes_) lanes_->end();
   }
   changed_->notify_all();
 }
@@ -110,7 +113,7 @@ void ReplicaSender::run() {
         if (ended_) return;
         stream_ = stream->get();
       }
-      const Status served = serve_connection(**stream);
+      const Status served = serve_connection(**stream, *address);
       if (!served && !ended_) {
         set_obstacle(text("the stream to node ", options_.holder, " broke: ", served.error().what));
         log_info("replica_stream_broken", "seat", options_.hello.seat, "to", options_.address, "why",
@@ -126,20 +129,48 @@ void ReplicaSender::run() {
   }
 }
 
-Status ReplicaSender::serve_connection(Stream& stream) {
-  PAWL_TRY(send_frame(stream, frame_of(options_.hello)));
+Status ReplicaSender::serve_connection(Stream& stream, const Address& address) {
+  Hello hello = options_.hello;
+  hello.stream = static_cast<std::uint64_t>(options_.context.environment->clock.now().count());
+  PAWL_TRY(greet(stream, hello));
+  set_obstacle("");
+  const bool is_large =
+      options_.arena->arena.spec().payload_bytes > options_.context.spread_sizes.one_connection_bytes_max;
+  const std::shared_ptr<ReplicaLanes> lanes = ReplicaLanes::start({.hello = hello,
+                                                                   .address = address,
+                                                                   .arena = options_.arena,
+                                                                   .context = options_.context,
+                                                                   .count = is_large ? kSpreadConnectionsMax - 1 : 0},
+                                                                  stream);
+  {
+    std::lock_guard lock(mutex_);
+    lanes_ = lanes;
+    if (ended_) lanes->end();
+  }
+  Status served = send_steps(stream, *lanes);
+  lanes->end();
+  std::lock_guard lock(mutex_);
+  lanes_ = nullptr;
+  return served;
+}
+
+Status ReplicaSender::greet(Stream& stream, const Hello& hello) {
+  PAWL_TRY(send_frame(stream, frame_of(hello)));
   PAWL_ASSIGN(Frame answer, receive_frame(stream));  // ends with shut_down() in end()
   if (is<PeerRefusedMessage>(answer)) {
     PeerRefusedMessage refused;
     (void)decode(answer.payload, refused);  // what is missing in it is empty: it is a refusal all the same
     return Error{refused.refusal == PeerRefusal::never ? Code::invalid : Code::stale, refused.why};
   }
-  set_obstacle("");
+  return {};
+}
+
+Status ReplicaSender::send_steps(Stream& stream, ReplicaLanes& lanes) {
   while (!ended_) {
     Slot slot;
     SlotWord word;
     if (pick(slot, word)) {
-      PAWL_TRY(send_step(stream, slot, word));
+      PAWL_TRY(send_step(stream, lanes, slot, word));
     } else {
       wait_notice(50ms);
     }
@@ -224,43 +255,22 @@ Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord wor
 
 // Buckets and seal are of the step that was picked, whatever the slot has become meanwhile: what is not there as that
 // step's any more is not sent, and the seal is sent only if the slot was it to the last.
-Status ReplicaSender::send_step(Stream& stream, const Slot& slot, SlotWord word) {
+Status ReplicaSender::send_step(Stream& stream, ReplicaLanes& lanes, const Slot& slot, SlotWord word) {
   PAWL_ASSIGN(const bool wanted, offer(stream, slot, word));
   if (!wanted) return {};
   set_obstacle("");
-  for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
-    while (!slot.bucket_ready(i, word.generation, word.step)) {
-      if (!still_there(slot, word)) return send_frame(stream, frame_of(AbandonMessage{word.step}));
-      wait_notice(5ms);
-    }
-    PAWL_TRY(send_bucket(stream, slot, word, i));
-  }
+  PAWL_ASSIGN(const ReplicaLanes::Sent sent, lanes.send(slot, word));
   const SlotWord sealed{word.generation, word.step, SlotState::sealed, false};
-  while (slot.word() != sealed) {
-    if (!still_there(slot, word)) return send_frame(stream, frame_of(AbandonMessage{word.step}));
+  while (!sent.is_whole || slot.word() != sealed) {
+    if (!sent.is_whole || !still_there(slot, word))
+      return send_frame(stream, frame_of(AbandonMessage{word.step, sent.lane_buckets}));
     wait_notice(5ms);
   }
-  return seal_step(stream, slot, word);
+  return seal_step(stream, slot, word, sent.lane_buckets);
 }
 
-Status ReplicaSender::send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t index) {
-  const auto bytes = slot.bucket(index);
-  const std::uint32_t sum = slot.buckets()[index].crc32c;
-  const std::string fields = encode(BucketMessage{0, index, sum, word.generation, word.step});
-  std::byte head[kFrameHeaderBytes];
-  encode_header(
-      {static_cast<std::uint32_t>(fields.size() + bytes.size()), static_cast<std::uint16_t>(BucketMessage::kKind), 0,
-       crc32c_combine(crc32c(std::as_bytes(std::span(fields))), sum, bytes.size())},
-      head);
-  PAWL_TRY(stream.send_all(
-      {std::span<const std::byte>(head), std::as_bytes(std::span(fields)), std::span<const std::byte>(bytes)},
-      Deadline::never()));
-  options_.context.bytes_sent->add(bytes.size());
-  return {};
-}
-
-Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word) {
-  PAWL_TRY(send_frame(stream, frame_of(SealMessage{word.step})));
+Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t lane_buckets) {
+  PAWL_TRY(send_frame(stream, frame_of(SealMessage{word.step, lane_buckets})));
   PAWL_ASSIGN(Frame answer, receive_frame(stream));
   if (is<BucketBadMessage>(answer)) {  // bytes were damaged on the way: begin the step again
     BucketBadMessage bad;
@@ -275,48 +285,81 @@ Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word)
 
 // --- Receiver
 
-ReplicaReceiver::ReplicaReceiver(Options options) : options_(std::move(options)), stream_(std::move(options_.stream)) {}
+ReplicaReceiver::ReplicaReceiver(Options options)
+    : options_(std::move(options)),
+      stream_(std::move(options_.stream)),
+      changed_(options_.context.environment->tasks.make_condition()) {}
 
 std::shared_ptr<ReplicaReceiver> ReplicaReceiver::start(Options options) {
   std::shared_ptr<ReplicaReceiver> receiver(new ReplicaReceiver(std::move(options)));
-  receiver->options_.context.workers->begin();
-  (void)receiver->options_.context.environment->tasks.start("pawl-receive", [receiver] {
-    receiver->run();
-    receiver->finished_ = true;
-    receiver->options_.context.workers->finish();
-  });
+  receiver->running_ = 1;
+  receiver->start_task(receiver->stream_, &ReplicaReceiver::serve_first);
   return receiver;
 }
 
+void ReplicaReceiver::start_task(std::shared_ptr<Stream> connection, Status (ReplicaReceiver::*serve)(Stream&)) {
+  options_.context.workers->begin();
+  (void)options_.context.environment->tasks.start(
+      "pawl-receive", [receiver = shared_from_this(), connection = std::move(connection), serve] {
+        receiver->leave((receiver.get()->*serve)(*connection));
+        receiver->options_.context.workers->finish();
+      });
+}
+
 void ReplicaReceiver::end() {
-  ended_ = true;
-  stream_->shut_down();
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    stream_->shut_down();
+    for (const auto& lane : lanes_) lane->shut_down();
+  }
+  changed_->notify_all();
 }
 
-void ReplicaReceiver::run() {
-  const Status served = serve();
-  if (!served && !ended_ && !is_end_of_stream(served.error()))
+bool ReplicaReceiver::may_add_lane() {
+  std::lock_guard lock(mutex_);
+  return !ended_ && !is_over_ && lanes_.size() + 1 < kSpreadConnectionsMax;
+}
+
+void ReplicaReceiver::add_lane(std::unique_ptr<Stream> stream) {
+  std::shared_ptr<Stream> lane(std::move(stream));
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || is_over_) return;
+    lanes_.push_back(lane);
+    ++running_;
+  }
+  start_task(std::move(lane), &ReplicaReceiver::serve_lane);
+}
+
+// The first that leaves takes the others with it.
+void ReplicaReceiver::leave(const Status& served) {
+  std::lock_guard lock(mutex_);
+  if (!served && !ended_ && !is_over_ && !is_end_of_stream(served.error()))
     log_info("replica_receive_ended", "seat", options_.seat, "why", served.error().what);
+  is_over_ = true;
   stream_->shut_down();
+  for (const auto& lane : lanes_) lane->shut_down();
+  changed_->notify_all();
+  if (--running_ == 0) finished_ = true;
 }
 
-Status ReplicaReceiver::serve() {
+Status ReplicaReceiver::serve_first(Stream& stream) {
   while (!ended_) {
     std::byte head[kFrameHeaderBytes];
-    PAWL_TRY(stream_->receive_all(head, Deadline::never()));
+    PAWL_TRY(stream.receive_all(head, Deadline::never()));
     PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
     if (header.kind == static_cast<std::uint16_t>(BucketMessage::kKind)) {
-      PAWL_TRY(on_bucket(header));
+      PAWL_TRY(on_bucket(stream, header));
       continue;
     }
-    PAWL_ASSIGN(const Frame frame, receive_payload(*stream_, header));
+    PAWL_ASSIGN(const Frame frame, receive_payload(stream, header));
     if (is<OpenMessage>(frame)) {
       PAWL_TRY(on_open(frame));
     } else if (is<SealMessage>(frame)) {
       PAWL_TRY(on_seal(frame));
     } else if (is<AbandonMessage>(frame)) {
-      if (open_) (void)slot_.try_abandon(options_.generation, step_);
-      open_ = false;
+      PAWL_TRY(on_abandon(frame));
     } else {
       return unexpected_message(frame);
     }
@@ -324,10 +367,25 @@ Status ReplicaReceiver::serve() {
   return {};
 }
 
+Status ReplicaReceiver::serve_lane(Stream& stream) {
+  while (!ended_) {
+    std::byte head[kFrameHeaderBytes];
+    PAWL_TRY(stream.receive_all(head, Deadline::never()));
+    PAWL_ASSIGN(FrameHeader header, decode_header(std::span<const std::byte, kFrameHeaderBytes>(head)));
+    if (header.kind != static_cast<std::uint16_t>(BucketMessage::kKind))
+      return Error{Code::corrupt, text("message ", header.kind, " came on a lane")};
+    PAWL_TRY(on_bucket(stream, header));
+  }
+  return {};
+}
+
 Status ReplicaReceiver::on_open(const Frame& frame) {
   PAWL_ASSIGN(const OpenMessage open, message_in<OpenMessage>(frame));
-  open_ = false;
-  step_ = open.step;
+  {
+    std::lock_guard lock(mutex_);
+    if (opened_.landing > 0) return Error{Code::corrupt, "a step is opened while buckets of another come"};
+    opened_ = {.step = open.step};
+  }
   if (open.generation != options_.generation) return Error{Code::stale, "a step of another generation"};
   if (!arena_ || shape_of(arena_->arena.spec()) != open.shape) {
     PAWL_ASSIGN(std::string layout, layout_of(open.shape));
@@ -365,58 +423,109 @@ Status ReplicaReceiver::open_slot(const OpenMessage& open) {
     const SlotWord& word = words[i];
     if (word.frozen)  // between two generations; else it was left behind, and somebody must hear of it
       return send_frame(*stream_, frame_of(LaterMessage{text("its slot ", i, " is frozen, at step ", word.step)}));
-    if (word.state == SlotState::sealed && word.generation == options_.generation && word.step == step_) {
+    if (word.state == SlotState::sealed && word.generation == options_.generation && word.step == open.step) {
       options_.context.hold("ack", ended_);
-      return send_frame(*stream_, frame_of(HeldMessage{step_}));
+      return send_frame(*stream_, frame_of(HeldMessage{open.step}));
     }
   }
   Progress progress = Progress::unpack(options_.context.progress->load());
   if (options_.context.gate_off) progress.committed = Step(kStepMax);
-  const auto index = choose_slot(words, progress, options_.generation, step_);
-  open_ = index && arena.slot(*index).try_open(words[*index], options_.generation, step_, open.samples);
-  if (open_) slot_ = arena.slot(*index);
-  return send_frame(*stream_, open_ ? frame_of(OpenedMessage{}) : frame_of(BusyMessage{}));
+  const auto index = choose_slot(words, progress, options_.generation, open.step);
+  if (!index || !arena.slot(*index).try_open(words[*index], options_.generation, open.step, open.samples))
+    return send_frame(*stream_, frame_of(BusyMessage{}));
+  {
+    std::lock_guard lock(mutex_);
+    opened_ = {.is_open = true, .step = open.step, .slot = arena.slot(*index)};
+  }
+  return send_frame(*stream_, frame_of(OpenedMessage{}));
 }
 
-Status ReplicaReceiver::on_bucket(FrameHeader header) {
+// Where it is to land. From here to end_landing the step stays open.
+Result<Slot> ReplicaReceiver::begin_landing(const BucketMessage& bucket, std::uint64_t size_bytes) {
+  const std::uint32_t index = bucket.index;
+  if (bucket.extent != 0) return Error{Code::corrupt, text("bucket ", index, ": extent is ", bucket.extent, ", not 0")};
+  std::lock_guard lock(mutex_);
+  if (!opened_.is_open || index >= opened_.slot.buckets().size())
+    return Error{Code::corrupt, text("bucket ", index, " of no open slot")};
+  if (bucket.generation != options_.generation || bucket.step != opened_.step)
+    return Error{Code::corrupt,
+                 text("bucket ", index, " of step ", bucket.step, ", and step ", opened_.step, " is open")};
+  if (size_bytes != opened_.slot.bucket(index).size())
+    return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
+  ++opened_.landing;
+  return opened_.slot;
+}
+
+void ReplicaReceiver::end_landing(const BucketMessage& bucket, bool is_right, bool is_on_lane) {
+  std::lock_guard lock(mutex_);
+  --opened_.landing;
+  if (is_on_lane) ++opened_.lane_buckets;
+  if (is_right)
+    opened_.slot.bucket_done(bucket.index, bucket.crc32c, options_.generation, opened_.step);
+  else if (!opened_.damaged)
+    opened_.damaged = bucket.index;
+  if (is_on_lane) changed_->notify_all();
+}
+
+Status ReplicaReceiver::on_bucket(Stream& stream, FrameHeader header) {
   std::byte fields[BucketMessage::kFieldsBytes];
   if (header.length < sizeof fields) return Error{Code::corrupt, "a bucket without its fields"};
-  PAWL_TRY(stream_->receive_all(fields, Deadline::never()));
+  PAWL_TRY(stream.receive_all(fields, Deadline::never()));
   BucketMessage bucket;
   (void)decode(std::string_view(reinterpret_cast<const char*>(fields), sizeof fields), bucket);  // it is as long
-  const std::uint32_t index = bucket.index;
-  const std::uint32_t sum = bucket.crc32c;
-  if (bucket.extent != 0) return Error{Code::corrupt, text("bucket ", index, ": extent is ", bucket.extent, ", not 0")};
-  if (!open_ || index >= slot_.buckets().size())
-    return Error{Code::corrupt, text("bucket ", index, " of no open slot")};
-  if (bucket.generation != options_.generation || bucket.step != step_)
-    return Error{Code::corrupt, text("bucket ", index, " of step ", bucket.step, ", and step ", step_, " is open")};
-  const auto place = slot_.bucket(index);
-  if (header.length - sizeof fields != place.size())
-    return Error{Code::corrupt, text("bucket ", index, " of a wrong size")};
-  PAWL_TRY(stream_->receive_all(place, Deadline::never()));
-  options_.context.bytes_received->add(place.size());
+  PAWL_ASSIGN(const Slot slot, begin_landing(bucket, header.length - sizeof fields));
+  const auto place = slot.bucket(bucket.index);
+  const Status received = stream.receive_all(place, Deadline::never());
   // Verified where it lies; a wrong one stays not ready, so the slot can't be sealed. The frame's sum is over the
   // fields, too: right bytes under a wrong index are wrong.
-  const std::uint32_t found = crc32c(place);
-  const bool right = found == sum && crc32c_combine(crc32c(fields), found, place.size()) == header.payload_crc32c;
-  if (right) slot_.bucket_done(index, sum, options_.generation, step_);
+  const std::uint32_t found = received ? crc32c(place) : 0;
+  const bool is_right = received && found == bucket.crc32c &&
+                        crc32c_combine(crc32c(fields), found, place.size()) == header.payload_crc32c;
+  if (received) options_.context.bytes_received->add(place.size());
+  end_landing(bucket, is_right, &stream != stream_.get());
+  return received;
+}
+
+// What was sent over lanes may come after the word that it was.
+Status ReplicaReceiver::await_lanes(std::uint32_t lane_buckets) {
+  std::unique_lock lock(mutex_);
+  while (opened_.lane_buckets < lane_buckets && !ended_ && !is_over_) changed_->wait(lock);
+  if (ended_ || is_over_) return Error{Code::cancelled, "the stream has ended"};
+  if (opened_.lane_buckets > lane_buckets || opened_.landing > 0)
+    return Error{Code::corrupt, text("more than ", lane_buckets, " buckets came over lanes")};
+  opened_.is_open = false;
   return {};
+}
+
+Status ReplicaReceiver::on_abandon(const Frame& frame) {
+  PAWL_ASSIGN(const AbandonMessage abandon, message_in<AbandonMessage>(frame));
+  if (!opened_.is_open) return {};
+  PAWL_TRY(await_lanes(abandon.lane_buckets));
+  (void)opened_.slot.try_abandon(options_.generation, opened_.step);
+  return {};
+}
+
+// Of a step of which nothing comes any more: one that is missing, or of whose place a damaged one may have been the last.
+std::optional<std::uint32_t> ReplicaReceiver::bad_bucket() const {
+  if (opened_.damaged) return opened_.damaged;
+  for (std::uint32_t i = 0; i < opened_.slot.buckets().size(); ++i)
+    if (!opened_.slot.bucket_ready(i, options_.generation, opened_.step)) return i;
+  return std::nullopt;
 }
 
 Status ReplicaReceiver::on_seal(const Frame& frame) {
   PAWL_ASSIGN(const SealMessage seal, message_in<SealMessage>(frame));
-  if (!open_ || seal.step != step_) return Error{Code::corrupt, "seal of a step that is not open"};
-  open_ = false;
-  for (std::uint32_t i = 0; i < slot_.buckets().size(); ++i)
-    if (!slot_.bucket_ready(i, options_.generation, step_)) {
-      (void)slot_.try_abandon(options_.generation, step_);
-      return send_frame(*stream_, frame_of(BucketBadMessage{i}));
-    }
-  if (!slot_.try_seal(options_.generation, step_)) return Error{Code::stale, "frozen: a new generation begins"};
+  const Step step = opened_.step;
+  if (!opened_.is_open || seal.step != step) return Error{Code::corrupt, "seal of a step that is not open"};
+  PAWL_TRY(await_lanes(seal.lane_buckets));
+  if (const auto bad = bad_bucket()) {
+    (void)opened_.slot.try_abandon(options_.generation, step);
+    return send_frame(*stream_, frame_of(BucketBadMessage{*bad}));
+  }
+  if (!opened_.slot.try_seal(options_.generation, step)) return Error{Code::stale, "frozen: a new generation begins"};
   options_.context.hold("ack", ended_);
   if (ended_) return Error{Code::cancelled, "the generation has ended"};
-  return send_frame(*stream_, frame_of(HeldMessage{step_}));
+  return send_frame(*stream_, frame_of(HeldMessage{step}));
 }
 
 }  // namespace pawl::job

@@ -3,7 +3,8 @@
 // Bucket by bucket while the capture still runs; the holder lands each bucket in its final place, verifies it there,
 // and acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask
 // again; later: the holder can't take anything now, and says why). The text of the layout goes over the wire only if the
-// holder asks for it: steps name it by its digest. A stream belongs to one generation; ending it (end())
+// holder asks for it: steps name it by its digest. Of a large slot the buckets go over several connections side by side,
+// the lanes (replica_lanes.h); all else is said on the first one. A stream belongs to one generation; ending it (end())
 // never waits. The daemon counts live workers and restores nothing while one of an older generation still runs.
 #pragma once
 
@@ -11,7 +12,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/metrics.h"
 #include "env/environment.h"
@@ -36,13 +39,20 @@ class Workers {
   std::function<void()> on_idle_;  // any thread
 };
 
-// What streams share with the daemon. Outlives every stream.
 // A simulation's slots are small.
 struct FetchSizes {
   std::uint64_t one_stream_bytes_max = std::uint64_t{32} << 20;  // of a slot: more are fetched by several
   std::uint64_t range_bytes = std::uint64_t{8} << 20;            // taken at once
 };
 
+inline constexpr std::size_t kSpreadConnectionsMax = 4;  // of a replica stream, the first one included
+struct SpreadSizes {
+  std::uint64_t one_connection_bytes_max = std::uint64_t{32} << 20;  // of a slot: more are sent over several
+};
+
+class ReplicaLanes;
+
+// What streams share with the daemon. Outlives every stream.
 struct StreamContext {
   const Environment* environment = nullptr;
   Workers* workers = nullptr;
@@ -51,6 +61,7 @@ struct StreamContext {
   Counter* bytes_received = nullptr;
   bool gate_off = false;  // test only
   FetchSizes fetch_sizes;
+  SpreadSizes spread_sizes;
   // A hold of the drill: returns when released or when `ended` turns true.
   std::function<void(const char* phase, const std::atomic<bool>& ended)> hold;
 };
@@ -79,12 +90,13 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   explicit ReplicaSender(Options options);
   void set_obstacle(std::string why);
   void run();
-  [[nodiscard]] Status serve_connection(Stream& stream);
+  [[nodiscard]] Status serve_connection(Stream& stream, const Address& address);
+  [[nodiscard]] Status greet(Stream& stream, const Hello& hello);
+  [[nodiscard]] Status send_steps(Stream& stream, ReplicaLanes& lanes);
   [[nodiscard]] Result<bool> offer(Stream& stream, const Slot& slot, SlotWord word);  // true: it wants the buckets
   [[nodiscard]] Result<Frame> answer_to(const OpenMessage& open, Stream& stream);
-  [[nodiscard]] Status send_step(Stream& stream, const Slot& slot, SlotWord word);
-  [[nodiscard]] Status send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t index);
-  [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word);
+  [[nodiscard]] Status send_step(Stream& stream, ReplicaLanes& lanes, const Slot& slot, SlotWord word);
+  [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t lane_buckets);
   [[nodiscard]] bool still_there(const Slot& slot, SlotWord word) const;
   [[nodiscard]] Status note_held(const Slot& slot, SlotWord word);
   [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
@@ -97,14 +109,17 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   std::string obstacle_;  // under mutex_
   std::uint64_t notices_ = 0;
   std::uint64_t seen_ = 0;
-  Stream* stream_ = nullptr;  // the live connection, for end(); under mutex_
+  Stream* stream_ = nullptr;             // the live connection, for end(); under mutex_
+  std::shared_ptr<ReplicaLanes> lanes_;  // its further ones; under mutex_
 };
 
-// The holder's end of one data connection, after the hello was welcomed.
+// The holder's end of a stream, after the hello of its first connection was welcomed. Buckets land from each of its
+// connections, in the step that is open. When one of them ends, all do.
 class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
  public:
   struct Options {
-    std::unique_ptr<Stream> stream;
+    std::unique_ptr<Stream> stream;  // the first connection
+    std::uint64_t number = 0;        // the sender's of this stream; 0: it has no lanes
     Generation generation;
     Seat seat;
     std::string job;
@@ -116,27 +131,49 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   };
   [[nodiscard]] static std::shared_ptr<ReplicaReceiver> start(Options options);
   void end();
-  [[nodiscard]] bool finished() const { return finished_; }  // its thread touches nothing any more
+  [[nodiscard]] bool finished() const { return finished_; }  // none of its threads touches anything any more
+  [[nodiscard]] std::uint64_t number() const { return options_.number; }
+  [[nodiscard]] bool may_add_lane();
+  // A connection that was welcomed. Closed at once if the stream has ended meanwhile. On the task that called start().
+  void add_lane(std::unique_ptr<Stream> stream);
 
  private:
   explicit ReplicaReceiver(Options options);
-  void run();
-  [[nodiscard]] Status serve();
+  void start_task(std::shared_ptr<Stream> connection, Status (ReplicaReceiver::*serve)(Stream&));
+  void leave(const Status& served);
+  [[nodiscard]] Status serve_first(Stream& stream);
+  [[nodiscard]] Status serve_lane(Stream& stream);
   [[nodiscard]] Status on_open(const Frame& frame);
   [[nodiscard]] Result<std::string> layout_of(const ArenaShape& shape);
   [[nodiscard]] Status open_slot(const OpenMessage& open);
-  [[nodiscard]] Status on_bucket(FrameHeader header);
+  [[nodiscard]] Status on_bucket(Stream& stream, FrameHeader header);
+  [[nodiscard]] Result<Slot> begin_landing(const BucketMessage& bucket, std::uint64_t size_bytes);
+  void end_landing(const BucketMessage& bucket, bool is_right, bool is_on_lane);
+  [[nodiscard]] Status await_lanes(std::uint32_t lane_buckets);
+  [[nodiscard]] Status on_abandon(const Frame& frame);
   [[nodiscard]] Status on_seal(const Frame& frame);
+  [[nodiscard]] std::optional<std::uint32_t> bad_bucket() const;
 
+  struct Opened {  // a step
+    bool is_open = false;
+    Step step = {};
+    Slot slot = {};
+    std::uint32_t landing = 0;                     // buckets of which bytes come now
+    std::uint32_t lane_buckets = 0;                // that have come over lanes
+    std::optional<std::uint32_t> damaged = {};     // the first that came wrong: others may have landed in its place
+  };
   Options options_;
-  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<Stream> stream_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> finished_{false};
   ArenaHandle arena_;
   std::string layout_;  // the text that the sender was asked for, until there is an arena with it
-  Slot slot_;
-  bool open_ = false;
-  Step step_;
+  const std::unique_ptr<Condition> changed_;
+  std::mutex mutex_;  // over all that follows; opened_ is changed on the first connection's task, but for what lands
+  std::vector<std::shared_ptr<Stream>> lanes_;
+  std::size_t running_ = 0;  // tasks
+  bool is_over_ = false;     // one of them has left
+  Opened opened_;
 };
 
 // An arena's shape as it travels, and back: whose the arena is, the receiver knows.

@@ -85,6 +85,7 @@ std::map<std::uint32_t, std::string> Streams::obstacles(Seat seat) const {
 }
 
 void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello) {
+  if (hello.purpose == Purpose::lane) return adopt_lane(connection, hello);
   auto old = receivers_.find(hello.seat);
   const bool busy = old != receivers_.end() && !old->second->finished();
   if (busy) old->second->end();  // the sender came back on a new connection: one thread a seat, so wait for the old one
@@ -94,6 +95,7 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
   if (!connection->is_open()) return;  // the welcome found it closed
   receivers_[hello.seat] = ReplicaReceiver::start(
       {.stream = connection->release(),
+       .number = hello.stream,
        .generation = context_.mirror.generation(),
        .seat = hello.seat,
        .job = context_.job,
@@ -101,6 +103,15 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
        .held = [this, seat = hello.seat] { return arenas_.find_from_thread(ArenaKind::replica, seat); },
        .arena_for = [this, generation = context_.mirror.generation()](
                         const ArenaSpec& spec) { return arenas_.replica_from_thread(spec, generation); }});
+}
+
+void Streams::adopt_lane(const std::shared_ptr<Connection>& connection, const Hello& hello) {
+  const auto found = receivers_.find(hello.seat);
+  const bool is_known = found != receivers_.end() && hello.stream != 0 && found->second->number() == hello.stream;
+  if (!is_known || !found->second->may_add_lane())
+    return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::stale, "no such replica stream is open here"}));
+  connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
+  if (connection->is_open()) found->second->add_lane(connection->release());
 }
 
 void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {

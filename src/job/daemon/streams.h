@@ -31,12 +31,13 @@ class Streams {
 
   void set_gate_off(bool off) { stream_.gate_off = off; }
   void set_fetch_sizes(const FetchSizes& sizes) { stream_.fetch_sizes = sizes; }
+  void set_spread_sizes(const SpreadSizes& sizes) { stream_.spread_sizes = sizes; }
   void start();            // of the seats here whose streams are missing, or are of an arena that was replaced
   void end();              // all of the generation
   void notice(Seat seat);  // its trainer has written something new
 
   // A connection whose hello was accepted. If it is not yet the time for it, it is refused and stays as it is; else it
-  // is welcomed and its socket taken.
+  // is welcomed and its socket taken. Of a replica stream: its first connection, or a lane of it.
   void adopt_data(const std::shared_ptr<Connection>& connection, const Hello& hello);
   void adopt_fetch(const std::shared_ptr<Connection>& connection);
 
@@ -49,6 +50,7 @@ class Streams {
   [[nodiscard]] std::uint64_t bytes_received() const { return stream_.bytes_received->value(); }
 
  private:
+  void adopt_lane(const std::shared_ptr<Connection>& connection, const Hello& hello);
   [[nodiscard]] std::vector<std::shared_ptr<ReplicaSender>> senders_for(const Member& member, const ArenaHandle& arena);
 
   NodeContext& context_;

@@ -38,10 +38,16 @@ class BulkTraffic : public testing::Test {
                              {.on_frame = [](Frame&) {}, .on_close = [](const Error&) {}}),
             PeerEnd(std::move(theirs))};
   }
-  static Hello of_seat(Seat seat) {
+  static Hello of_seat(Seat seat, std::uint64_t stream = 0) {
     Hello hello;
     hello.purpose = Purpose::data;
     hello.seat = seat;
+    hello.stream = stream;
+    return hello;
+  }
+  static Hello of_lane(Seat seat, std::uint64_t stream) {
+    Hello hello = of_seat(seat, stream);
+    hello.purpose = Purpose::lane;
     return hello;
   }
   // Step 7 of the seat, of whose layout nothing is known here.
@@ -217,6 +223,49 @@ TEST_F(BulkTraffic, ASenderThatComesBackWaitsForItsOldStreamToEnd) {
     streams.adopt_data(second.connection, of_seat(Seat(2)));
     return !second.connection->is_open();
   }));
+}
+
+TEST_F(BulkTraffic, ALaneJoinsTheStreamThatItNames) {
+  node.run_in(JobPhase::running);
+  Incoming first = incoming();
+  streams.adopt_data(first.connection, of_seat(Seat(2), 77));
+  first.other_end.next<WelcomeMessage>();
+  Incoming lane = incoming();
+  streams.adopt_data(lane.connection, of_lane(Seat(2), 77));
+  lane.other_end.next<WelcomeMessage>();
+  EXPECT_FALSE(lane.connection->is_open());  // a task has its stream
+  open_with_layout(first.other_end, Seat(2));
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i)
+    lane.other_end.say_bucket(i, bucket_bytes(Step(7), i, test_bucket_bytes(i)), Generation(1), Step(7));
+  first.other_end.say(SealMessage{Step(7), kTestBuckets});
+  EXPECT_EQ(first.other_end.next<HeldMessage>().step, Step(7));
+  streams.end();
+  EXPECT_TRUE(lane.other_end.is_closed());
+  EXPECT_TRUE(posted.run_until([this] { return streams.idle(); }));
+}
+
+TEST_F(BulkTraffic, ALaneOfAnUnknownStreamIsRefused) {
+  node.run_in(JobPhase::running);
+  Incoming lane = incoming();
+  const auto expect_refused = [&](Seat seat, std::uint64_t stream) {
+    streams.adopt_data(lane.connection, of_lane(seat, stream));
+    EXPECT_EQ(lane.other_end.next<PeerRefusedMessage>().refusal, PeerRefusal::stale);
+    EXPECT_TRUE(lane.connection->is_open());
+  };
+  expect_refused(Seat(2), 77);  // there is none at all
+  Incoming first = incoming();
+  streams.adopt_data(first.connection, of_seat(Seat(2), 77));
+  first.other_end.next<WelcomeMessage>();
+  expect_refused(Seat(2), 78);
+  expect_refused(Seat(1), 77);
+  Incoming of_none = incoming();
+  streams.adopt_data(of_none.connection, of_seat(Seat(1), 0));
+  of_none.other_end.next<WelcomeMessage>();
+  expect_refused(Seat(1), 0);  // a stream without a number has no lanes
+  first.other_end.hang_up();
+  of_none.other_end.hang_up();
+  EXPECT_TRUE(posted.run_until([this] { return streams.idle(); }));
+  expect_refused(Seat(2), 77);  // it is over
 }
 
 TEST_F(BulkTraffic, ASlotIsServedOnceItIsFrozen) {

@@ -219,7 +219,7 @@ template <class F>
 void fields(F& f, Hello& m) {
   f(m.version);
   if (m.version != kPeerWireVersion) return f.skip_rest();  // the rest may look different
-  f(m.job, m.token, m.node, m.incarnation, m.expected, m.generation, m.purpose, m.seat);
+  f(m.job, m.token, m.node, m.incarnation, m.expected, m.generation, m.purpose, m.seat, m.stream);
 }
 template <class F>
 void fields(F& f, WelcomeMessage& m) {
@@ -301,11 +301,11 @@ void fields(F& f, BucketBadMessage& m) {
 }
 template <class F>
 void fields(F& f, SealMessage& m) {
-  f(m.step);
+  f(m.step, m.lane_buckets);
 }
 template <class F>
 void fields(F& f, AbandonMessage& m) {
-  f(m.step);
+  f(m.step, m.lane_buckets);
 }
 template <class F>
 void fields(F& f, FetchMessage& m) {

@@ -258,7 +258,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 7;
+inline constexpr std::uint32_t kPeerWireVersion = 8;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -267,6 +267,7 @@ enum class Purpose : std::uint8_t {
   fetch = 3,     // recovery: ranges of buckets of one slot of one seat
   lifeline = 4,  // to a keeper's own address, and nowhere else: its end tells that the node is dead. Beats are answered
   report = 5,    // recovery: a node's reports to the collector of its group, and the answers
+  lane = 6,      // a further connection of a replica stream that stands: buckets, and nothing else
 };
 
 enum class PeerRefusal : std::uint8_t {
@@ -287,7 +288,8 @@ struct Hello {
   Incarnation expected;  // of the receiver; 0: any
   Generation generation;
   Purpose purpose = Purpose::link;
-  Seat seat;  // data: whose replica stream
+  Seat seat;                 // data, lane: whose replica stream
+  std::uint64_t stream = 0;  // data: the sender's number of this stream, never 0; lane: of the stream that it belongs to
 };
 struct WelcomeMessage {
   static constexpr MessageKind kKind = MessageKind::welcome;
@@ -399,13 +401,16 @@ struct BucketBadMessage {  // the bytes that arrived do not have that sum
   static constexpr MessageKind kKind = MessageKind::bucket_bad;
   std::uint32_t index = 0;
 };
+// Seal and abandon end a step when as many of its buckets have come over lanes, which may be later than this word.
 struct SealMessage {  // Answer: held
   static constexpr MessageKind kKind = MessageKind::seal;
   Step step;
+  std::uint32_t lane_buckets = 0;
 };
 struct AbandonMessage {  // the step is void
   static constexpr MessageKind kKind = MessageKind::abandon;
   Step step;
+  std::uint32_t lane_buckets = 0;
 };
 
 // fetch

@@ -87,8 +87,10 @@ TEST(Messages, BetweenDaemons) {
   hello.generation = Generation(4);
   hello.purpose = Purpose::fetch;
   hello.seat = Seat(5);
+  hello.stream = 6;
   expect_wire(40,
-              "07000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000",
+              "08000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000"
+              "0600000000000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
   expect_wire(42, "04 0100000077", PeerRefusedMessage{PeerRefusal::missing, "w"});
@@ -115,8 +117,8 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
               BucketMessage{5, 1, 2, Generation(3), Step(4)});
   EXPECT_EQ(encode(BucketMessage{}).size(), BucketMessage::kFieldsBytes);
   expect_wire(65, "01000000", BucketBadMessage{1});
-  expect_wire(66, "0100000000000000", SealMessage{Step(1)});
-  expect_wire(67, "0100000000000000", AbandonMessage{Step(1)});
+  expect_wire(66, "0100000000000000 02000000", SealMessage{Step(1), 2});
+  expect_wire(67, "0100000000000000 02000000", AbandonMessage{Step(1), 2});
   expect_wire(68, "0100000077", LaterMessage{"w"});
   expect_wire(69, "0100000000000000", LayoutWantedMessage{1});
   expect_wire(72, "020000006162", LayoutTextMessage{"ab"});
@@ -142,8 +144,8 @@ TEST(Messages, AQuestionIsItsJson) {
 
 TEST(Messages, OfAHelloInAnotherVersionOnlyTheVersionCounts) {
   Hello hello;
-  EXPECT_TRUE(decode(Writer().u32(8).str("whatever").take(), hello));
-  EXPECT_EQ(hello.version, 8U);
+  EXPECT_TRUE(decode(Writer().u32(9).str("whatever").take(), hello));
+  EXPECT_EQ(hello.version, 9U);
   EXPECT_FALSE(decode("ab", hello));
 }
 
