@@ -147,12 +147,13 @@ double raw_ms(std::span<std::byte> from, std::span<std::byte> to, std::size_t st
 void measure(std::uint64_t bytes, int rounds) {
   const Environment environment = real_environment();
   Workers workers{[] {}};
-  Counter sent, received;
+  Counter sent, received, spared;
   StreamContext context;
   context.environment = &environment;
   context.workers = &workers;
   context.bytes_sent = &sent;
   context.bytes_received = &received;
+  context.bytes_spared = &spared;
   {
     Holder first(bytes, context);
     Holder second(bytes, context);

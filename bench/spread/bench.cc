@@ -1,7 +1,8 @@
 // What spreading makes of this machine's loopback: the shipped ends of a replica stream, from a sealed slot to the
 // holder's acknowledgement, as it is shipped and over one connection only, against raw TCP of one stream and of four. Seat and holder are two processes; raw bytes, too,
 // go from one slot's memory into the other's. Rounds take turns; all memory is touched before. Connecting is part of every
-// figure. The processes' time on cores stands beside the time that passed.
+// figure. The processes' time on cores stands beside the time that passed. Last, a slot of which the holder's process has
+// captured the same bytes itself: only sums are sent, and the holder copies.
 // make bench-spread ARGS="MIB ROUNDS BUCKET_KIB": see main().
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -71,15 +72,42 @@ struct Shared {
     context.progress = &progress;
     context.bytes_sent = &sent;
     context.bytes_received = &received;
+    context.bytes_spared = &spared;
     context.gate_off = true;  // nothing is ever committed here
     context.hold = [](const char*, const std::atomic<bool>&) {};
   }
   const Environment environment = real_environment();
   Workers workers{[] {}};
   std::atomic<std::uint64_t> progress{0};
-  Counter sent, received;
+  Counter sent, received, spared;
   StreamContext context;
 };
+
+// A slot whose bytes are known, and captured in no time.
+class Captured {
+ public:
+  explicit Captured(ArenaHandle arena) : arena_(std::move(arena)) {
+    const Slot slot = arena_->arena.slot(0);
+    for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
+      std::ranges::fill(slot.bucket(i), static_cast<std::byte>(i));
+      sums_.push_back(crc32c(slot.bucket(i)));
+    }
+  }
+  // Sealed in the one slot; nothing sends it yet.
+  void capture(Step step) {
+    const Slot slot = arena_->arena.slot(0);
+    if (!slot.try_open(slot.word(), kGeneration, step, 1)) give_up("a slot can't be opened");
+    for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, sums_[i], kGeneration, step);
+    if (!slot.try_seal(kGeneration, step)) give_up("a slot can't be sealed");
+  }
+  [[nodiscard]] const ArenaHandle& arena() const { return arena_; }
+
+ private:
+  ArenaHandle arena_;
+  std::vector<std::uint32_t> sums_;
+};
+
+const EqualExtent kAll{{}, 77};
 
 // --- The holder's process. A hello of purpose `fetch` begins a raw stream: its seat says which, its generation how many.
 
@@ -97,6 +125,7 @@ void receive_raw(Fd fd, const Hello& hello, std::span<std::byte> to) {
   Memory memory{real_shared_memory(), nobody_keeps()};
   const ArenaHandle arena = *memory.arena_for(spec_of(ArenaKind::replica, sizes));
   for (std::uint32_t i = 0; i < 2; ++i) std::ranges::fill(arena->arena.slot(i).payload(), std::byte{1});
+  Captured own(*memory.arena_for(spec_of(ArenaKind::own, sizes)));
   auto listening = listen_tcp({"127.0.0.1", 0});
   if (!listening) give_up(listening.error().what);
   const std::uint16_t port = local_address(listening->get())->port;
@@ -114,6 +143,7 @@ void receive_raw(Fd fd, const Hello& hello, std::span<std::byte> to) {
       }).detach();
       continue;
     }
+    own.capture(Step(hello.incarnation.value));
     (void)send_frame(accepted->get(), frame_of(WelcomeMessage{}), Deadline::in(kPatience));
     if (hello.purpose == Purpose::lane) {
       receiver->add_lane(real_stream(std::move(*accepted)));
@@ -125,7 +155,11 @@ void receive_raw(Fd fd, const Hello& hello, std::span<std::byte> to) {
                                        .job = "bench",
                                        .context = shared.context,
                                        .held = [&arena] { return arena; },
-                                       .arena_for = [&arena](const ArenaSpec&) { return arena; }});
+                                       .arena_for = [&arena](const ArenaSpec&) { return arena; },
+                                       .equal_arenas =
+                                           [&own] {
+                                             return std::vector<EqualArena>{{kAll, own.arena()}};
+                                           }});
   }
 }
 
@@ -182,24 +216,11 @@ void send_raw(std::span<const std::byte> from, const Address& to, std::uint32_t 
 
 class SeatSide {
  public:
-  SeatSide(const Sizes& sizes, Address holder) : address_(std::move(holder)) {
-    arena_ = *memory_.arena_for(spec_of(ArenaKind::own, sizes));
-    const Slot slot = arena_->arena.slot(0);
-    for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) {
-      std::ranges::fill(slot.bucket(i), static_cast<std::byte>(i));
-      sums_.push_back(crc32c(slot.bucket(i)));
-    }
-  }
-  [[nodiscard]] std::span<std::byte> payload() const { return arena_->arena.slot(0).payload(); }
-  // Sealed in the one slot; nothing sends it yet.
-  void capture() {
-    const Slot slot = arena_->arena.slot(0);
-    step_ = Step(step_.value + 1);
-    if (!slot.try_open(slot.word(), kGeneration, step_, 1)) give_up("a slot can't be opened");
-    for (std::uint32_t i = 0; i < slot.buckets().size(); ++i) slot.bucket_done(i, sums_[i], kGeneration, step_);
-    if (!slot.try_seal(kGeneration, step_)) give_up("a slot can't be sealed");
-  }
-  void spread(bool over_one) {
+  SeatSide(const Sizes& sizes, Address holder)
+      : address_(std::move(holder)), own_(*memory_.arena_for(spec_of(ArenaKind::own, sizes))) {}
+  [[nodiscard]] std::span<std::byte> payload() const { return own_.arena()->arena.slot(0).payload(); }
+  void capture() { own_.capture(step_ = Step(step_.value + 1)); }
+  void spread(bool over_one, std::vector<EqualExtent> equal) {
     shared.context.spread_sizes = over_one ? SpreadSizes{std::numeric_limits<std::uint64_t>::max()} : SpreadSizes{};
     std::atomic<bool> held{false};
     Hello hello;
@@ -207,11 +228,13 @@ class SeatSide {
     hello.purpose = Purpose::data;
     hello.seat = kSeat;
     hello.generation = kGeneration;
+    hello.incarnation = Incarnation(step_.value);  // which the holder captures, too
     sender_ = ReplicaSender::start({.hello = hello,
                                     .address = text(address_),
                                     .holder = NodeId(1),
-                                    .arena = arena_,
+                                    .arena = own_.arena(),
                                     .context = shared.context,
+                                    .equal = std::move(equal),
                                     .on_held =
                                         [&](Step) {
                                           held = true;
@@ -229,8 +252,7 @@ class SeatSide {
  private:
   Address address_;
   Memory memory_{real_shared_memory(), nobody_keeps()};
-  ArenaHandle arena_;
-  std::vector<std::uint32_t> sums_;
+  Captured own_;
   Step step_{40};
   std::shared_ptr<ReplicaSender> sender_;
 };
@@ -259,11 +281,12 @@ void measure(const Sizes& sizes, pid_t holder, std::uint16_t port) {
       send_raw(seat.payload(), address, streams);
       if (round >= 0) took[text("raw TCP, ", streams, " streams")].push_back(watch.took());
     }
-    for (bool over_one : {true, false}) {
+    for (const std::string way : {"spread, 1 connection", "spread", "spread, equal there"}) {
       seat.capture();
       watch.begin();
-      seat.spread(over_one);
-      if (round >= 0) took[over_one ? "spread, 1 connection" : "spread"].push_back(watch.took());
+      seat.spread(way == "spread, 1 connection",
+                  way == "spread, equal there" ? std::vector<EqualExtent>{kAll} : std::vector<EqualExtent>{});
+      if (round >= 0) took[way].push_back(watch.took());
       seat.end();
     }
   }

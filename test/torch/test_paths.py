@@ -90,6 +90,38 @@ class PathsTest(TorchTest):
             self.assertEqual(0, job.wait_end(), job.output())
             self.assertNotIn("differs from", job.output())
 
+    def spared_a_step(self, job, first):
+        """Bytes that all nodes together did not send, a step, in the ten steps from then on."""
+        def spared(step):
+            nodes = job.wait_step(step, START_S)
+            return jobs.committed(nodes), sum(node["wire_bytes"]["spared"] for node in nodes.values())
+        (began, before), (ended, after) = spared(first), spared(first + 10)
+        return (after - before) / (ended - began)
+
+    def test_what_all_ranks_capture_is_not_sent_and_a_dead_one_has_it_all_the_same(self):
+        with self.training(nodes=3, spares=1, steps=60, step_ms=50, optimizer="adam",
+                           extra_environment=SMALL_BUCKETS) as job:
+            before = job.wait_spare(timeout_s=START_S)
+            self.assertGreater(self.spared_a_step(job, 6), 3 * 40000, "of each seat all whole buckets of its 70 kB")
+            victim = jobs.seats(before)[SEAT]["node"]
+            job.kill_node(victim)
+            after = job.wait_running(jobs.generation(before), START_S)
+            self.assert_survivors(before, after, but=[victim])
+            self.assert_like_plain(job)
+
+    def test_a_rank_that_drifts_away_is_sent_and_comes_back_as_it_was(self):
+        """Not as the others are: its holder takes nothing of theirs for it."""
+        with self.training(nodes=3, spares=1, steps=90, step_ms=50, optimizer="adam", drift="1:20",
+                           extra_environment=SMALL_BUCKETS) as job:
+            before = job.wait_spare(timeout_s=START_S)
+            equal, drifted = self.spared_a_step(job, 6), self.spared_a_step(job, 24)
+            self.assertTrue(0 < drifted < equal / 2, "two of three streams send all")
+            victim = jobs.seats(before)[SEAT]["node"]
+            job.kill_node(victim)
+            after = job.wait_running(jobs.generation(before), START_S)
+            self.assert_survivors(before, after, but=[victim])
+            self.assert_like_plain(job)
+
 
 if __name__ == "__main__":
     harness.main()

@@ -141,6 +141,7 @@ class DamagedWire : public ::testing::Test {
     context_.progress = &progress_;
     context_.bytes_sent = &sent_;
     context_.bytes_received = &received_;
+    context_.bytes_spared = &spared_;
     context_.hold = [](const char*, const std::atomic<bool>&) {};
     progress_ = Progress{Step(10), 0}.pack();
   }
@@ -170,7 +171,7 @@ class DamagedWire : public ::testing::Test {
   Environment environment_{real_clock(), tasks_, real_network(), real_files(), real_processes(), real_shared_memory()};
   Workers workers_{[] {}};
   std::atomic<std::uint64_t> progress_{0};
-  Counter sent_, received_;
+  Counter sent_, received_, spared_;
   StreamContext context_;
 };
 

@@ -205,6 +205,7 @@ Pawld::Parts::Parts(Pawld& pawld)
            },
            .bytes_sent = [this] { return streams.bytes_sent(); },
            .bytes_received = [this] { return streams.bytes_received(); },
+           .bytes_spared = [this] { return streams.bytes_spared(); },
            .stopped_by = [this] { return protection.stopped_by(); },
            .unhealthy = [&pawld] { return pawld.node_record().unhealthy; },
            .stragglers = [this] { return paces.stragglers(); },

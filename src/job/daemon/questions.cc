@@ -152,7 +152,8 @@ std::string Questions::status_json() const {
     status["arenas"].push_back({{"name", segment_name(arena->arena.spec().kind, arena->arena.spec().seat)},
                                 {"bytes", arena->mapping.size_bytes()},
                                 {"pages", name_of(arena->pages)}});
-  status["wire_bytes"] = {{"sent", hooks_.bytes_sent()}, {"received", hooks_.bytes_received()}};
+  status["wire_bytes"] = {
+      {"sent", hooks_.bytes_sent()}, {"received", hooks_.bytes_received()}, {"spared", hooks_.bytes_spared()}};
   const Generation running =
       formed && context.followed.running == mirror.generation() ? mirror.generation() : Generation(0);
   status["trainers"] = Json::array();

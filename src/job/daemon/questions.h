@@ -33,6 +33,7 @@ class Questions {
     std::function<std::optional<Duration>()> lease_age;  // nullopt: it was never registered
     std::function<std::uint64_t()> bytes_sent;           // over the wire, and received
     std::function<std::uint64_t()> bytes_received;
+    std::function<std::uint64_t()> bytes_spared;
     std::function<std::vector<std::string>()> stopped_by;     // why protection has stopped
     std::function<std::string()> unhealthy = {};              // why this node may get no seats; empty: it may
     std::function<std::vector<Straggler>()> stragglers = {};  // that the root of the tree knows

@@ -37,6 +37,7 @@ class Asked : public testing::Test {
                        .lease_age = [this] { return lease_age; },
                        .bytes_sent = [] { return std::uint64_t{5}; },
                        .bytes_received = [] { return std::uint64_t{6}; },
+                       .bytes_spared = [] { return std::uint64_t{7}; },
                        .stopped_by = [this] { return stopped_by; },
                        .neighbours =
                            [] {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr Duration kLaneAgainMin = 20ms;
 constexpr Duration kLaneAgainMax = 1s;
+constexpr std::size_t kSameMax = 1024;  // told at once
 
 Error ended_error() {
   return {Code::cancelled, "the stream has ended"};
@@ -35,9 +36,7 @@ Status send_bucket(Stream& stream, const Slot& slot, SlotWord word, std::uint32_
 }
 
 ReplicaLanes::ReplicaLanes(Options options, Stream& first)
-    : options_(std::move(options)),
-      first_(first),
-      changed_(options_.context.environment->tasks.make_condition()) {}
+    : options_(std::move(options)), first_(first), changed_(options_.context.environment->tasks.make_condition()) {}
 
 std::shared_ptr<ReplicaLanes> ReplicaLanes::start(Options options, Stream& first) {
   std::shared_ptr<ReplicaLanes> lanes(new ReplicaLanes(std::move(options), first));
@@ -71,21 +70,50 @@ void ReplicaLanes::shut_down_all() {
 
 // --- Dealing
 
-bool ReplicaLanes::is_dealing() const {
+bool ReplicaLanes::is_there() const {
   const SlotWord now = deal_.slot.word();
   return !is_over() && !now.frozen && now.generation == deal_.word.generation && now.step == deal_.word.step &&
-         now.state != SlotState::empty && deal_.next < deal_.slot.buckets().size();
+         now.state != SlotState::empty;
 }
 
 bool ReplicaLanes::may_take() const {
-  return deal_.is_open && is_dealing() &&
+  return deal_.is_open && is_there() && deal_.next < deal_.slot.buckets().size() &&
          deal_.slot.bucket_ready(deal_.next, deal_.word.generation, deal_.word.step);
+}
+
+// Those with an offer are told, and nobody sends them.
+void ReplicaLanes::pass_told() {
+  while (deal_.next < deal_.offers.size() && deal_.offers[deal_.next] != nullptr) ++deal_.next;
 }
 
 std::uint32_t ReplicaLanes::take() {
   const std::uint32_t index = deal_.next++;
+  pass_told();
   if (may_take()) changed_->notify_all();  // there is more to do than this connection can
   return index;
+}
+
+// The next that are captured, follow each other, and have one offer.
+SameBucketsMessage ReplicaLanes::take_same() {
+  SameBucketsMessage same{deal_.word.generation, deal_.word.step, 0, 0, {}};
+  for (; deal_.told < deal_.offers.size() && same.crc32c.size() < kSameMax; ++deal_.told) {
+    const EqualExtent* const offer = deal_.offers[deal_.told];
+    const bool goes_on = offer != nullptr && (same.crc32c.empty() || same.digest == offer->digest);
+    if (!goes_on && !same.crc32c.empty()) break;
+    if (offer == nullptr) continue;
+    if (!deal_.slot.bucket_ready(deal_.told, deal_.word.generation, deal_.word.step)) break;
+    if (same.crc32c.empty()) same.first = deal_.told;
+    same.digest = offer->digest;
+    same.crc32c.push_back(deal_.slot.buckets()[deal_.told].crc32c);
+  }
+  return same;
+}
+
+Status ReplicaLanes::tell(const SameBucketsMessage& same) {
+  PAWL_TRY(send_frame(first_, frame_of(same)));
+  for (std::size_t i = 0; i < same.crc32c.size(); ++i)
+    options_.context.bytes_spared->add(deal_.slot.bucket(same.first + static_cast<std::uint32_t>(i)).size());
+  return {};
 }
 
 // What it is a bucket of does not change while one is under way.
@@ -95,26 +123,34 @@ Status ReplicaLanes::send_one(Stream& stream, std::uint32_t index) {
   return {};
 }
 
-Result<ReplicaLanes::Sent> ReplicaLanes::send(const Slot& slot, SlotWord word) {
+Result<ReplicaLanes::Sent> ReplicaLanes::send(const Slot& slot, SlotWord word, std::vector<const EqualExtent*> offers) {
+  const std::size_t count = slot.buckets().size();
   std::unique_lock lock(mutex_);
-  deal_ = {.slot = slot, .word = word, .is_open = true};
+  deal_ = {.slot = slot, .word = word, .is_open = true, .offers = std::move(offers)};
+  pass_told();
+  const auto is_done = [&] { return deal_.next == count && deal_.told == deal_.offers.size(); };
   Status sent;
-  while (sent && is_dealing()) {
-    if (!may_take()) {
+  while (sent && is_there() && !is_done()) {
+    const SameBucketsMessage same = take_same();
+    if (!same.crc32c.empty()) {
+      lock.unlock();
+      sent = tell(same);
+      lock.lock();
+    } else if (may_take()) {
+      const std::uint32_t index = take();
+      lock.unlock();
+      sent = send_one(first_, index);
+      lock.lock();
+    } else if (!is_done()) {
       changed_->wait_for(lock, 5ms);
-      continue;
     }
-    const std::uint32_t index = take();
-    lock.unlock();
-    sent = send_one(first_, index);
-    lock.lock();
   }
   deal_.is_open = false;
   while (sent && deal_.under_way > 0 && !is_over()) changed_->wait(lock);
   if (broken_) return *broken_;
   PAWL_TRY(std::move(sent));
   if (is_ended_) return ended_error();
-  return Sent{deal_.lane_buckets, deal_.next == slot.buckets().size()};
+  return Sent{deal_.lane_buckets, is_done()};
 }
 
 // --- Lanes

@@ -38,16 +38,19 @@ class ReplicaLanes : public std::enable_shared_from_this<ReplicaLanes> {
     std::uint32_t lane_buckets = 0;  // how many of them went over lanes
     bool is_whole = false;           // all buckets were sent; else the slot is that step's no more
   };
-  // All buckets of a step that the holder has opened; returns when none is under way here. On the stream's task only.
+  // All buckets of a step that the holder has opened; returns when none is under way here. On the stream's task only. Of those
+  // with an offer (one for each bucket, or none at all) only the sums are told, on the first connection.
   // Fails: also if a lane broke; the stream is over then.
-  [[nodiscard]] Result<Sent> send(const Slot& slot, SlotWord word);
+  [[nodiscard]] Result<Sent> send(const Slot& slot, SlotWord word, std::vector<const EqualExtent*> offers = {});
 
  private:
   struct Deal {  // of one step's buckets
     Slot slot;
     SlotWord word;
     bool is_open = false;
-    std::uint32_t next = 0;
+    std::uint32_t next = 0;  // to be sent
+    std::vector<const EqualExtent*> offers = {};
+    std::uint32_t told = 0;       // of those before it the sums were told, or they are sent
     std::uint32_t under_way = 0;  // on lanes
     std::uint32_t lane_buckets = 0;
   };
@@ -59,8 +62,11 @@ class ReplicaLanes : public std::enable_shared_from_this<ReplicaLanes> {
   [[nodiscard]] Status send_one(Stream& stream, std::uint32_t index);
   // Under the mutex.
   [[nodiscard]] bool is_over() const { return is_ended_ || broken_.has_value(); }
-  [[nodiscard]] bool is_dealing() const;
+  [[nodiscard]] bool is_there() const;  // the slot, as that step's
   [[nodiscard]] bool may_take() const;
+  void pass_told();
+  [[nodiscard]] SameBucketsMessage take_same();
+  [[nodiscard]] Status tell(const SameBucketsMessage& same);
   [[nodiscard]] std::uint32_t take();
   void shut_down_all();
 

@@ -351,7 +351,8 @@ TEST_F(ReceivesOverLanes, AStepOpenedWhileBucketsOfAnotherComeEndsTheStream) {
   const Slot slot = memory.find(ArenaKind::replica, kSeatOfLanes)->arena.slot(0);
   const auto bytes = bytes_of(0);
   EXPECT_TRUE(eventually([&] { return std::memcmp(slot.bucket(0).data(), bytes.data(), 1000) == 0; }));
-  sender.say(OpenMessage{kOfLanes, Step(kStepOfLanes.value + 1), 0, shape_of(test_arena(ArenaKind::own, kSeatOfLanes))});
+  sender.say(
+      OpenMessage{kOfLanes, Step(kStepOfLanes.value + 1), 0, shape_of(test_arena(ArenaKind::own, kSeatOfLanes))});
   EXPECT_TRUE(sender.is_closed());
   EXPECT_TRUE(lane.is_closed());
 }
@@ -487,15 +488,15 @@ class BothEnds : public testing::Test {
         receiver->add_lane(real_stream(end.release()));
         continue;
       }
-      receiver = ReplicaReceiver::start(
-          {.stream = real_stream(end.release()),
-           .number = said.stream,
-           .generation = kOfLanes,
-           .seat = kSeatOfLanes,
-           .job = "test",
-           .context = streams.context,
-           .held = [this] { return holder.find(ArenaKind::replica, kSeatOfLanes); },
-           .arena_for = [this](const ArenaSpec& spec) { return holder.arena_for(spec); }});
+      receiver =
+          ReplicaReceiver::start({.stream = real_stream(end.release()),
+                                  .number = said.stream,
+                                  .generation = kOfLanes,
+                                  .seat = kSeatOfLanes,
+                                  .job = "test",
+                                  .context = streams.context,
+                                  .held = [this] { return holder.find(ArenaKind::replica, kSeatOfLanes); },
+                                  .arena_for = [this](const ArenaSpec& spec) { return holder.arena_for(spec); }});
     }
     EXPECT_TRUE(eventually([&] { return held.load(); }));
     sender->end();

@@ -52,7 +52,9 @@ Result<ArenaSpec> spec_of(const ArenaShape& shape, std::string layout, const std
 // --- Sender
 
 ReplicaSender::ReplicaSender(Options options)
-    : options_(std::move(options)), changed_(options_.context.environment->tasks.make_condition()) {}
+    : options_(std::move(options)),
+      changed_(options_.context.environment->tasks.make_condition()),
+      unsent_(options_.equal, options_.arena->arena.spec().bucket_bytes, options_.arena->arena.spec().payload_bytes) {}
 
 std::shared_ptr<ReplicaSender> ReplicaSender::start(Options options) {
   std::shared_ptr<ReplicaSender> sender(new ReplicaSender(std::move(options)));
@@ -186,6 +188,7 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
     const Slot candidate = arena.slot(i);
     const SlotWord w = candidate.word();
     if (w.state == SlotState::empty || w.frozen || w.generation != options_.hello.generation) continue;
+    if (is_void(w.step)) continue;
     if (candidate.acknowledged(w, options_.holder_index)) continue;
     if (!candidate.samples_of(w)) continue;  // it is just being opened
     if (found && word.step < w.step) continue;
@@ -196,9 +199,14 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
   return found;
 }
 
+// Of the stream's generation: it will never be committed, so nobody can need it.
+bool ReplicaSender::is_void(Step step) const {
+  return Progress::unpack(options_.context.progress->load()).is_void(step);
+}
+
 bool ReplicaSender::still_there(const Slot& slot, SlotWord word) const {
   const SlotWord now = slot.word();
-  return !ended_ && !now.frozen && now.generation == word.generation && now.step == word.step &&
+  return !ended_ && !is_void(word.step) && !now.frozen && now.generation == word.generation && now.step == word.step &&
          now.state != SlotState::empty;
 }
 
@@ -259,7 +267,9 @@ Status ReplicaSender::send_step(Stream& stream, ReplicaLanes& lanes, const Slot&
   PAWL_ASSIGN(const bool wanted, offer(stream, slot, word));
   if (!wanted) return {};
   set_obstacle("");
-  PAWL_ASSIGN(const ReplicaLanes::Sent sent, lanes.send(slot, word));
+  unsent_.begin_step();
+  PAWL_ASSIGN(const ReplicaLanes::Sent sent,
+              lanes.send(slot, word, unsent_.offers(static_cast<std::uint32_t>(slot.buckets().size()))));
   const SlotWord sealed{word.generation, word.step, SlotState::sealed, false};
   while (!sent.is_whole || slot.word() != sealed) {
     if (!sent.is_whole || !still_there(slot, word))
@@ -269,9 +279,34 @@ Status ReplicaSender::send_step(Stream& stream, ReplicaLanes& lanes, const Slot&
   return seal_step(stream, slot, word, sent.lane_buckets);
 }
 
+// What the holder wants of it is sent first, and the seal is said anew, if the slot still is that step's. An answer `opened` says
+// that it isn't.
+Result<Frame> ReplicaSender::answer_to_seal(Stream& stream, const Slot& slot, SlotWord word,
+                                            std::uint32_t lane_buckets) {
+  const SlotWord sealed{word.generation, word.step, SlotState::sealed, false};
+  for (;;) {
+    PAWL_TRY(send_frame(stream, frame_of(SealMessage{word.step, lane_buckets})));
+    PAWL_ASSIGN(Frame answer, receive_frame(stream));
+    if (!is<BucketsWantedMessage>(answer)) return answer;
+    PAWL_ASSIGN(const BucketsWantedMessage wanted, message_in<BucketsWantedMessage>(answer));
+    if (wanted.buckets.empty()) return unexpected_message(answer);
+    if (still_there(slot, word)) unsent_.note_wanted(wanted.differ);
+    for (const std::uint32_t index : wanted.buckets) {
+      if (index >= slot.buckets().size()) return unexpected_message(answer);
+      if (!still_there(slot, word)) break;
+      PAWL_TRY(send_bucket(stream, slot, word, index));
+      options_.context.bytes_sent->add(slot.bucket(index).size());
+    }
+    if (!still_there(slot, word) || slot.word() != sealed) {
+      PAWL_TRY(send_frame(stream, frame_of(AbandonMessage{word.step, lane_buckets})));
+      return frame_of(OpenedMessage{});
+    }
+  }
+}
+
 Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t lane_buckets) {
-  PAWL_TRY(send_frame(stream, frame_of(SealMessage{word.step, lane_buckets})));
-  PAWL_ASSIGN(Frame answer, receive_frame(stream));
+  PAWL_ASSIGN(const Frame answer, answer_to_seal(stream, slot, word, lane_buckets));
+  if (is<OpenedMessage>(answer)) return {};
   if (is<BucketBadMessage>(answer)) {  // bytes were damaged on the way: begin the step again
     BucketBadMessage bad;
     (void)decode(answer.payload, bad);
@@ -304,6 +339,10 @@ void ReplicaReceiver::start_task(std::shared_ptr<Stream> connection, Status (Rep
         receiver->leave((receiver.get()->*serve)(*connection));
         receiver->options_.context.workers->finish();
       });
+}
+
+void ReplicaReceiver::notice() {
+  changed_->notify_all();  // who misses it looks again soon
 }
 
 void ReplicaReceiver::end() {
@@ -356,6 +395,8 @@ Status ReplicaReceiver::serve_first(Stream& stream) {
     PAWL_ASSIGN(const Frame frame, receive_payload(stream, header));
     if (is<OpenMessage>(frame)) {
       PAWL_TRY(on_open(frame));
+    } else if (is<SameBucketsMessage>(frame)) {
+      PAWL_TRY(on_same(frame));
     } else if (is<SealMessage>(frame)) {
       PAWL_TRY(on_seal(frame));
     } else if (is<AbandonMessage>(frame)) {
@@ -386,6 +427,7 @@ Status ReplicaReceiver::on_open(const Frame& frame) {
     if (opened_.landing > 0) return Error{Code::corrupt, "a step is opened while buckets of another come"};
     opened_ = {.step = open.step};
   }
+  told_ = {};
   if (open.generation != options_.generation) return Error{Code::stale, "a step of another generation"};
   if (!arena_ || shape_of(arena_->arena.spec()) != open.shape) {
     PAWL_ASSIGN(std::string layout, layout_of(open.shape));
@@ -437,6 +479,7 @@ Status ReplicaReceiver::open_slot(const OpenMessage& open) {
     std::lock_guard lock(mutex_);
     opened_ = {.is_open = true, .step = open.step, .slot = arena.slot(*index)};
   }
+  told_ = AwaitedBuckets(arena.slot(*index), options_.generation, open.step);
   return send_frame(*stream_, frame_of(OpenedMessage{}));
 }
 
@@ -493,14 +536,20 @@ Status ReplicaReceiver::await_lanes(std::uint32_t lane_buckets) {
   if (ended_ || is_over_) return Error{Code::cancelled, "the stream has ended"};
   if (opened_.lane_buckets > lane_buckets || opened_.landing > 0)
     return Error{Code::corrupt, text("more than ", lane_buckets, " buckets came over lanes")};
-  opened_.is_open = false;
   return {};
+}
+
+void ReplicaReceiver::close_step() {
+  std::lock_guard lock(mutex_);
+  opened_.is_open = false;
+  told_ = {};
 }
 
 Status ReplicaReceiver::on_abandon(const Frame& frame) {
   PAWL_ASSIGN(const AbandonMessage abandon, message_in<AbandonMessage>(frame));
   if (!opened_.is_open) return {};
   PAWL_TRY(await_lanes(abandon.lane_buckets));
+  close_step();
   (void)opened_.slot.try_abandon(options_.generation, opened_.step);
   return {};
 }
@@ -513,11 +562,42 @@ std::optional<std::uint32_t> ReplicaReceiver::bad_bucket() const {
   return std::nullopt;
 }
 
+Status ReplicaReceiver::on_same(const Frame& frame) {
+  PAWL_ASSIGN(const SameBucketsMessage told, message_in<SameBucketsMessage>(frame));
+  if (!opened_.is_open || told.generation != options_.generation || told.step != opened_.step)
+    return Error{Code::corrupt, text("equal buckets of step ", told.step, ", which is not open")};
+  const std::size_t count = opened_.slot.buckets().size();
+  if (told.first > count || told.crc32c.size() > count - told.first)
+    return Error{Code::corrupt, text("equal buckets from ", told.first, " of ", count)};
+  if (!told_.knows_arenas()) told_.set_arenas(options_.equal_arenas());
+  told_.add(told);
+  told_.settle(Duration::zero(), ended_);
+  return {};
+}
+
+// Afterwards each bucket that was told is here, or wanted. Nothing is awaited of a step that is void.
+void ReplicaReceiver::await_same() {
+  Clock& clock = options_.context.environment->clock;
+  const Duration since = clock.now();
+  while (!told_.empty() && !ended_) {
+    const bool is_void = Progress::unpack(options_.context.progress->load()).is_void(opened_.step);
+    told_.settle(is_void ? AwaitedBuckets::kCaptureMax : clock.now() - since, ended_);
+    if (told_.empty()) return;
+    std::unique_lock lock(mutex_);
+    if (!ended_) changed_->wait_for(lock, 2ms);
+  }
+}
+
 Status ReplicaReceiver::on_seal(const Frame& frame) {
   PAWL_ASSIGN(const SealMessage seal, message_in<SealMessage>(frame));
   const Step step = opened_.step;
   if (!opened_.is_open || seal.step != step) return Error{Code::corrupt, "seal of a step that is not open"};
   PAWL_TRY(await_lanes(seal.lane_buckets));
+  await_same();
+  if (ended_) return Error{Code::cancelled, "the generation has ended"};
+  if (const BucketsWantedMessage wanted = told_.take_wanted(); !wanted.buckets.empty())
+    return send_frame(*stream_, frame_of(wanted));
+  close_step();
   if (const auto bad = bad_bucket()) {
     (void)opened_.slot.try_abandon(options_.generation, step);
     return send_frame(*stream_, frame_of(BucketBadMessage{*bad}));

@@ -4,7 +4,8 @@
 // and acknowledges when the slot is sealed in its memory (`held`). The reuse gate is asked at the holder (busy: ask
 // again; later: the holder can't take anything now, and says why). The text of the layout goes over the wire only if the
 // holder asks for it: steps name it by its digest. Of a large slot the buckets go over several connections side by side,
-// the lanes (replica_lanes.h); all else is said on the first one. A stream belongs to one generation; ending it (end())
+// the lanes (replica_lanes.h); all else is said on the first one. Of buckets that the holder's node captures itself only
+// the sums are sent (equal_buckets.h). A stream belongs to one generation; ending it (end())
 // never waits. The daemon counts live workers and restores nothing while one of an older generation still runs.
 #pragma once
 
@@ -18,6 +19,7 @@
 
 #include "base/metrics.h"
 #include "env/environment.h"
+#include "job/daemon/equal_buckets.h"
 #include "job/daemon/memory.h"
 #include "job/recovery/deadlines.h"
 #include "job/transport/messages.h"
@@ -59,6 +61,7 @@ struct StreamContext {
   const std::atomic<std::uint64_t>* progress = nullptr;  // Progress::pack() of the current generation
   Counter* bytes_sent = nullptr;
   Counter* bytes_received = nullptr;
+  Counter* bytes_spared = nullptr;
   bool gate_off = false;  // test only
   FetchSizes fetch_sizes;
   SpreadSizes spread_sizes;
@@ -75,6 +78,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
     NodeId holder;
     ArenaHandle arena;  // the seat's own
     StreamContext context;
+    std::vector<EqualExtent> equal = {};           // of its payload, in whole buckets: what the holder's node has, too
     std::function<void(Step)> on_held;             // any thread
     std::function<void(const Error&)> on_refused;  // never-refusal: version, token, job
   };
@@ -96,7 +100,10 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   [[nodiscard]] Result<bool> offer(Stream& stream, const Slot& slot, SlotWord word);  // true: it wants the buckets
   [[nodiscard]] Result<Frame> answer_to(const OpenMessage& open, Stream& stream);
   [[nodiscard]] Status send_step(Stream& stream, ReplicaLanes& lanes, const Slot& slot, SlotWord word);
+  [[nodiscard]] Result<Frame> answer_to_seal(Stream& stream, const Slot& slot, SlotWord word,
+                                             std::uint32_t lane_buckets);
   [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t lane_buckets);
+  [[nodiscard]] bool is_void(Step step) const;
   [[nodiscard]] bool still_there(const Slot& slot, SlotWord word) const;
   [[nodiscard]] Status note_held(const Slot& slot, SlotWord word);
   [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
@@ -111,6 +118,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   std::uint64_t seen_ = 0;
   Stream* stream_ = nullptr;             // the live connection, for end(); under mutex_
   std::shared_ptr<ReplicaLanes> lanes_;  // its further ones; under mutex_
+  UnsentBuckets unsent_;                 // its task's
 };
 
 // The holder's end of a stream, after the hello of its first connection was welcomed. Buckets land from each of its
@@ -128,8 +136,11 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
     std::function<ArenaHandle()> held;
     // On the stream's thread, until it succeeds: the replica arena for this spec (made by the loop).
     std::function<Result<ArenaHandle>(const ArenaSpec&)> arena_for;
+    // On the stream's thread: own arenas here, and what of them is equal on other seats.
+    std::function<std::vector<EqualArena>()> equal_arenas = [] { return std::vector<EqualArena>(); };
   };
   [[nodiscard]] static std::shared_ptr<ReplicaReceiver> start(Options options);
+  void notice();  // a seat here may have captured more. Any thread
   void end();
   [[nodiscard]] bool finished() const { return finished_; }  // none of its threads touches anything any more
   [[nodiscard]] std::uint64_t number() const { return options_.number; }
@@ -150,7 +161,10 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   [[nodiscard]] Result<Slot> begin_landing(const BucketMessage& bucket, std::uint64_t size_bytes);
   void end_landing(const BucketMessage& bucket, bool is_right, bool is_on_lane);
   [[nodiscard]] Status await_lanes(std::uint32_t lane_buckets);
+  void close_step();  // no bucket lands in it any more
   [[nodiscard]] Status on_abandon(const Frame& frame);
+  [[nodiscard]] Status on_same(const Frame& frame);
+  void await_same();
   [[nodiscard]] Status on_seal(const Frame& frame);
   [[nodiscard]] std::optional<std::uint32_t> bad_bucket() const;
 
@@ -158,16 +172,17 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
     bool is_open = false;
     Step step = {};
     Slot slot = {};
-    std::uint32_t landing = 0;                     // buckets of which bytes come now
-    std::uint32_t lane_buckets = 0;                // that have come over lanes
-    std::optional<std::uint32_t> damaged = {};     // the first that came wrong: others may have landed in its place
+    std::uint32_t landing = 0;                  // buckets of which bytes come now
+    std::uint32_t lane_buckets = 0;             // that have come over lanes
+    std::optional<std::uint32_t> damaged = {};  // the first that came wrong: others may have landed in its place
   };
   Options options_;
   std::shared_ptr<Stream> stream_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> finished_{false};
   ArenaHandle arena_;
-  std::string layout_;  // the text that the sender was asked for, until there is an arena with it
+  std::string layout_;   // the text that the sender was asked for, until there is an arena with it
+  AwaitedBuckets told_;  // of the open step; the first connection's task's
   const std::unique_ptr<Condition> changed_;
   std::mutex mutex_;  // over all that follows; opened_ is changed on the first connection's task, but for what lands
   std::vector<std::shared_ptr<Stream>> lanes_;

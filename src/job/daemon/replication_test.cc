@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "job/daemon/test_wire.h"
 #include "job/layout/seat_layout.h"
 #include "job/redundancy/progress.h"
@@ -56,6 +58,7 @@ class Sends : public testing::Test {
                                    .holder = NodeId(2),
                                    .arena = arena,
                                    .context = streams.context,
+                                   .equal = equal,
                                    .on_held = [this](Step step) { held = step.value; },
                                    .on_refused = [this](const Error&) { ++refused; }});
   }
@@ -113,6 +116,7 @@ class Sends : public testing::Test {
     return slot(0).acknowledged(slot(0).word(), 1) && !slot(0).acknowledged(slot(0).word(), 0);
   }
   ArenaHandle arena = *memory.arena_for(arena_of_two_shelves());
+  std::vector<EqualExtent> equal;  // with the holder's node
   std::atomic<std::uint64_t> held{0};
   std::atomic<int> refused{0};
   std::shared_ptr<ReplicaSender> sender;
@@ -351,6 +355,124 @@ TEST_F(Sends, EndsWhateverItWaitsFor) {
   EXPECT_FALSE(streams.world.network.has_waiting());
 }
 
+// All but the last bucket are equal on the holder's node.
+class SendsSums : public Sends {
+ protected:
+  static constexpr std::uint64_t kDigest = 77;
+  SendsSums() { equal = {{{0, (kTestBuckets - 1) * std::uint64_t{4096}}, kDigest}}; }
+  void expect_sums(PeerEnd& holder, Step step, std::uint32_t first, std::uint32_t count) {
+    const auto told = holder.next<SameBucketsMessage>();
+    EXPECT_EQ(told.generation, kGeneration);
+    EXPECT_EQ(told.step, step);
+    EXPECT_EQ(told.digest, kDigest);
+    EXPECT_EQ(told.first, first);
+    std::vector<std::uint32_t> sums;
+    for (std::uint32_t i = first; i < first + count; ++i)
+      sums.push_back(crc32c(bucket_bytes(step, i, slot(0).bucket(i).size())));
+    EXPECT_EQ(told.crc32c, sums);
+  }
+  PeerEnd holder_of_sums() {
+    capture_step(slot(0), kGeneration, Step(11));
+    start();
+    PeerEnd holder = welcome();
+    expect_open(holder, Step(11));
+    holder.say(OpenedMessage{});
+    expect_sums(holder, Step(11), 0, kTestBuckets - 1);
+    expect_bucket(holder, Step(11), kTestBuckets - 1);
+    EXPECT_EQ(holder.next<SealMessage>().step, Step(11));
+    return holder;
+  }
+};
+
+TEST_F(SendsSums, OfWhatTheHoldersNodeCapturesItself) {
+  PeerEnd holder = holder_of_sums();
+  holder.say(HeldMessage{Step(11)});
+  EXPECT_TRUE(eventually([&] { return held == 11; }));
+  EXPECT_EQ(streams.sent.value(), test_bucket_bytes(kTestBuckets - 1));
+  EXPECT_EQ(streams.sent.value() + streams.spared.value(), kTestPayloadBytes);
+}
+
+TEST_F(SendsSums, WhileTheCaptureStillRuns) {
+  open_step(slot(0), kGeneration, Step(11));
+  capture_bucket(slot(0), 0);
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(11));
+  holder.say(OpenedMessage{});
+  expect_sums(holder, Step(11), 0, 1);
+  capture_bucket(slot(0), 1);
+  sender->notice();
+  expect_sums(holder, Step(11), 1, 1);
+}
+
+TEST_F(SendsSums, AndTheBytesThatAreWantedAllTheSameThenTheSealAgain) {
+  PeerEnd holder = holder_of_sums();
+  holder.say(BucketsWantedMessage{false, {1}});
+  expect_bucket(holder, Step(11), 1);
+  EXPECT_EQ(holder.next<SealMessage>().step, Step(11));
+  holder.say(BucketsWantedMessage{false, {0}});  // more than go into one message
+  expect_bucket(holder, Step(11), 0);
+  EXPECT_EQ(holder.next<SealMessage>().step, Step(11));
+  holder.say(HeldMessage{Step(11)});
+  EXPECT_TRUE(eventually([&] { return held == 11; }));
+
+  capture_step(slot(1), kGeneration, Step(12));  // it was late, so the next two are sent in full
+  sender->notice();
+  take(holder, Step(12));
+  capture_step(slot(0), kGeneration, Step(13));
+  sender->notice();
+  take(holder, Step(13));
+  capture_step(slot(1), kGeneration, Step(14));
+  sender->notice();
+  expect_open(holder, Step(14));
+  holder.say(OpenedMessage{});
+  expect_sums(holder, Step(14), 0, kTestBuckets - 1);
+}
+
+TEST_F(SendsSums, AndTheSealOnlyOfAStepThatIsStillThere) {
+  PeerEnd holder = holder_of_sums();
+  slot(0).buckets()[1].ready = 0;  // as when the slot is reopened meanwhile
+  ASSERT_TRUE(slot(0).freeze().frozen);
+  slot(0).unfreeze(false);
+  open_step(slot(0), kGeneration, Step(12));
+  holder.say(BucketsWantedMessage{false, {1}});
+  EXPECT_EQ(holder.next<AbandonMessage>().step, Step(11));
+}
+
+TEST_F(Sends, NothingOfAStepThatIsVoid) {
+  streams.progress = Progress{Step(10), 1}.pack();
+  capture_step(slot(0), kGeneration, Step(11));
+  capture_step(slot(1), kGeneration, Step(12));
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(12));
+}
+
+TEST_F(SendsSums, NotOfTheStepsAfterADifference) {
+  PeerEnd holder = holder_of_sums();
+  holder.say(BucketsWantedMessage{true, {1}});
+  expect_bucket(holder, Step(11), 1);
+  EXPECT_EQ(holder.next<SealMessage>().step, Step(11));
+  holder.say(HeldMessage{Step(11)});
+  EXPECT_TRUE(eventually([&] { return held == 11; }));
+  capture_step(slot(1), kGeneration, Step(12));
+  sender->notice();
+  take(holder, Step(12));
+}
+
+TEST_F(SendsSums, AndNothingMoreOfAStepThatIsThereNoMore) {
+  PeerEnd holder = holder_of_sums();
+  (void)slot(0).freeze();
+  holder.say(BucketsWantedMessage{false, {0}});
+  EXPECT_EQ(holder.next<AbandonMessage>().step, Step(11));
+}
+
+TEST_F(SendsSums, EndsTheLinkOfWhoWantsABucketThatIsNone) {
+  PeerEnd holder = holder_of_sums();
+  holder.say(BucketsWantedMessage{false, {kTestBuckets}});
+  EXPECT_TRUE(holder.is_closed());
+}
+
 // --- Receiver
 
 class Receives : public testing::Test {
@@ -368,7 +490,11 @@ class Receives : public testing::Test {
                                        .arena_for = [this](const ArenaSpec& spec) -> Result<ArenaHandle> {
                                          if (refusals > 0 && refusals-- > 0) return Error{Code::full, "no room"};
                                          return memory.arena_for(spec);
-                                       }});
+                                       },
+                                       .equal_arenas =
+                                           [this] {
+                                             return std::vector<EqualArena>{{{{0, kStreamEnd}, kDigest}, own}};
+                                           }});
   }
   ~Receives() override {
     receiver->end();
@@ -407,6 +533,25 @@ class Receives : public testing::Test {
 
   TestStreams streams;
   Memory memory{real_shared_memory(), nobody_keeps()};
+  // A seat here, which declares all of its state equal to that of the sender.
+  static constexpr std::uint64_t kDigest = 77;
+  ArenaHandle own = *memory.arena_for(test_arena(ArenaKind::own, Seat(7)));
+  void same(Step step, std::uint32_t first, std::uint32_t count) {
+    SameBucketsMessage told{kGeneration, step, kDigest, first, {}};
+    for (std::uint32_t i = first; i < first + count; ++i) told.crc32c.push_back(crc32c(bytes_of(step, i)));
+    sender.say(told);
+  }
+  void open_and_tell(Step step) {
+    open(step);
+    sender.next<OpenedMessage>();
+    same(step, 0, kTestBuckets);
+    sender.say(SealMessage{step});
+  }
+  static std::vector<std::uint32_t> all_buckets() {
+    std::vector<std::uint32_t> all(kTestBuckets);
+    std::iota(all.begin(), all.end(), 0u);
+    return all;
+  }
   std::atomic<int> refusals{0};
   bool has_layout = false;
   PeerEnd sender{Fd()};
@@ -626,6 +771,115 @@ TEST_F(Receives, TooLittleMemoryIsSaidAndTriedAgainWhenTheSenderAsks) {
   }
   send(Step(11));
   EXPECT_TRUE(sealed(Step(11)));
+}
+
+TEST_F(Receives, WhatASeatHereHasCapturedNeedNotCome) {
+  capture_step(own->arena.slot(0), kGeneration, Step(11));
+  open_and_tell(Step(11));
+  EXPECT_EQ(sender.next<HeldMessage>().step, Step(11));
+  const auto slot = sealed(Step(11));
+  ASSERT_TRUE(slot);
+  EXPECT_TRUE(holds_bytes_of(*slot, Step(11)));
+  EXPECT_EQ(streams.received.value(), 0u);
+}
+
+TEST_F(Receives, TheSealOfAVoidStepWaitsForNoSeat) {
+  open_step(own->arena.slot(0), kGeneration, Step(11));
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  same(Step(11), 0, kTestBuckets);
+  streams.progress = Progress{Step(10), 1}.pack();
+  sender.say(SealMessage{Step(11)});
+  EXPECT_EQ(sender.next<BucketsWantedMessage>().buckets, all_buckets());
+}
+
+TEST_F(Receives, TheSealWaitsForASeatHereThatCapturesTheStep) {
+  open_step(own->arena.slot(0), kGeneration, Step(11));
+  open_and_tell(Step(11));
+  EXPECT_TRUE(sender.is_quiet());
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) capture_bucket(own->arena.slot(0), i);
+  receiver->notice();
+  EXPECT_EQ(sender.next<HeldMessage>().step, Step(11));
+  const auto slot = sealed(Step(11));
+  EXPECT_TRUE(slot && holds_bytes_of(*slot, Step(11)));
+}
+
+TEST_F(Receives, WhatNoSeatHereHasIsWantedAndLandsAsEver) {
+  open_and_tell(Step(11));  // the seat never comes to the step
+  const auto wanted = sender.next<BucketsWantedMessage>();
+  EXPECT_FALSE(wanted.differ);
+  EXPECT_EQ(wanted.buckets, all_buckets());
+  for (const std::uint32_t i : wanted.buckets) bucket(Step(11), i);
+  sender.say(SealMessage{Step(11)});
+  EXPECT_EQ(sender.next<HeldMessage>().step, Step(11));
+  const auto slot = sealed(Step(11));
+  EXPECT_TRUE(slot && holds_bytes_of(*slot, Step(11)));
+}
+
+TEST_F(Receives, WhatDiffersHereIsWantedAndSaidToDiffer) {
+  capture_step(own->arena.slot(0), kGeneration, Step(11));
+  own->arena.slot(0).buckets()[1].crc32c ^= 1;
+  open_and_tell(Step(11));
+  const auto wanted = sender.next<BucketsWantedMessage>();
+  EXPECT_TRUE(wanted.differ);
+  EXPECT_EQ(wanted.buckets.size(), kTestBuckets);  // the others, too
+  sender.say(SealMessage{Step(11)});               // without it
+  EXPECT_EQ(sender.next<BucketBadMessage>().index, 1u);
+  EXPECT_FALSE(sealed(Step(11)));
+}
+
+TEST_F(Receives, WhatIsSentAgainAndCameDamagedIsNotSealedAsWhatWasThere) {
+  capture_step(own->arena.slot(0), kGeneration, Step(11));
+  own->arena.slot(0).buckets()[1].crc32c ^= 1;
+  open_and_tell(Step(11));
+  for (const std::uint32_t i : sender.next<BucketsWantedMessage>().buckets) {
+    auto bytes = bytes_of(Step(11), i);
+    const std::uint32_t sum = crc32c(bytes);
+    if (i == 0) bytes[3] ^= std::byte{1};  // it had been taken, and was right
+    sender.say_bucket(i, bytes, kGeneration, Step(11), sum);
+  }
+  sender.say(SealMessage{Step(11)});
+  EXPECT_EQ(sender.next<BucketBadMessage>().index, 0u);
+  EXPECT_FALSE(sealed(Step(11)));
+}
+
+TEST_F(Receives, ACaptureThatNeverEndsIsNotAwaitedForEver) {
+  open_step(own->arena.slot(0), kGeneration, Step(11));
+  capture_bucket(own->arena.slot(0), 0);
+  open_and_tell(Step(11));
+  std::vector<std::uint32_t> rest = all_buckets();
+  rest.erase(rest.begin());
+  EXPECT_EQ(sender.next<BucketsWantedMessage>().buckets, rest);
+}
+
+TEST_F(Receives, WhatWasToldOfAStepIsNotAwaitedInTheNext) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  same(Step(11), 0, kTestBuckets);
+  sender.say(AbandonMessage{Step(11)});
+  send(Step(12));
+}
+
+TEST_F(Receives, EqualBucketsOutsideTheArenaEndTheLink) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  same(Step(11), 1, kTestBuckets);
+  EXPECT_TRUE(sender.is_closed());
+}
+
+TEST_F(Receives, EqualBucketsOfAStepThatIsNotOpenEndTheLink) {
+  open(Step(11));
+  sender.next<OpenedMessage>();
+  same(Step(12), 0, 1);
+  EXPECT_TRUE(sender.is_closed());
+}
+
+TEST_F(Receives, EndsAtOnceWhileItWaitsForASeatHere) {
+  open_step(own->arena.slot(0), kGeneration, Step(11));
+  open_and_tell(Step(11));
+  EXPECT_TRUE(sender.is_quiet());
+  receiver->end();
+  EXPECT_TRUE(sender.is_closed());
 }
 
 TEST_F(Receives, EndsAtOnce) {

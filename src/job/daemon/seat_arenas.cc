@@ -122,6 +122,16 @@ ArenaHandle SeatArenas::find_from_thread(ArenaKind kind, Seat seat) {
       context_, [this, kind, seat](const std::function<void(ArenaHandle)>& then) { then(memory_.find(kind, seat)); });
 }
 
+std::vector<EqualArena> SeatArenas::equal_from_thread() {
+  using Found = std::vector<EqualArena>;
+  return on_loop<Found>(context_, [this](const std::function<void(Found)>& then) {
+    Found found;
+    for (const EqualOffer& offer : memory_.equal_offers())
+      found.push_back({offer.state, memory_.find(ArenaKind::own, offer.seat)});
+    then(std::move(found));
+  });
+}
+
 bool SeatArenas::has(const Source& source) const {
   const ArenaHandle held = memory_.find(ArenaKind::own, source.seat);
   for (std::uint32_t i = 0; held && i < held->arena.slot_count(); ++i) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "job/daemon/equal_buckets.h"
 #include "job/daemon/memory.h"
 #include "job/daemon/node_context.h"
 
@@ -28,6 +29,7 @@ class SeatArenas {
   [[nodiscard]] Result<ArenaHandle> own_from_thread(const ArenaSpec& spec, Generation generation);
   [[nodiscard]] Result<ArenaHandle> replica_from_thread(const ArenaSpec& spec, Generation generation);
   [[nodiscard]] ArenaHandle find_from_thread(ArenaKind kind, Seat seat);  // nullptr: none
+  [[nodiscard]] std::vector<EqualArena> equal_from_thread();              // own arenas, by what is equal on other seats
   // The step to resume from lies whole and frozen in the seat's own arena, as far as its header and table tell.
   [[nodiscard]] bool has(const Source& source) const;
 

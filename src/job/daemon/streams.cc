@@ -18,6 +18,8 @@ Streams::Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds
   stream_.bytes_sent = &context.metrics.counter("wire_sent_bytes_total", "Snapshot bytes sent to other nodes.");
   stream_.bytes_received =
       &context.metrics.counter("wire_received_bytes_total", "Snapshot bytes received from other nodes.");
+  stream_.bytes_spared = &context.metrics.counter(
+      "wire_spared_bytes_total", "Snapshot bytes that were not sent to other nodes at first, which capture the same.");
   stream_.hold = [&holds](const char* phase, const std::atomic<bool>& ended) { holds.wait_at(phase, ended); };
 }
 
@@ -37,6 +39,7 @@ std::vector<std::shared_ptr<ReplicaSender>> Streams::senders_for(const Member& m
   const JobMirror& mirror = context_.mirror;
   const std::uint32_t mine = mirror.my_position();
   const std::vector<std::uint32_t> holders = mirror.ring().holders_of(member.seat);
+  const std::vector<EqualOffer> offers = memory_.equal_offers();
   std::vector<std::shared_ptr<ReplicaSender>> senders;
   for (std::uint32_t i = 0; i < holders.size(); ++i) {
     if (holders[i] == mine) continue;
@@ -51,6 +54,8 @@ std::vector<std::shared_ptr<ReplicaSender>> Streams::senders_for(const Member& m
          .holder = holder.life.node,
          .arena = arena,
          .context = stream_,
+         .equal = offers_there(offers, member.seat, mirror.ring().first_seat(holders[i]),
+                               mirror.ring().seats_at(holders[i])),
          .on_held = [this](Step) { context_.post([this] { hooks_.on_held(); }); },
          .on_refused = [](const Error& error) { log_error("replica_stream_refused", "why", error.what); }}));
   }
@@ -70,6 +75,7 @@ void Streams::end() {
 }
 
 void Streams::notice(Seat seat) {
+  for (auto& [ward, receiver] : receivers_) receiver->notice();
   auto senders = senders_.find(seat);
   if (senders == senders_.end()) return;
   for (auto& sender : senders->second) sender->notice();
@@ -102,7 +108,8 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
        .context = stream_,
        .held = [this, seat = hello.seat] { return arenas_.find_from_thread(ArenaKind::replica, seat); },
        .arena_for = [this, generation = context_.mirror.generation()](
-                        const ArenaSpec& spec) { return arenas_.replica_from_thread(spec, generation); }});
+                        const ArenaSpec& spec) { return arenas_.replica_from_thread(spec, generation); },
+       .equal_arenas = [this] { return arenas_.equal_from_thread(); }});
 }
 
 void Streams::adopt_lane(const std::shared_ptr<Connection>& connection, const Hello& hello) {

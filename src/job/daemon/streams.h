@@ -48,6 +48,7 @@ class Streams {
   [[nodiscard]] const StreamContext& stream_context() const { return stream_; }
   [[nodiscard]] std::uint64_t bytes_sent() const { return stream_.bytes_sent->value(); }
   [[nodiscard]] std::uint64_t bytes_received() const { return stream_.bytes_received->value(); }
+  [[nodiscard]] std::uint64_t bytes_spared() const { return stream_.bytes_spared->value(); }
 
  private:
   void adopt_lane(const std::shared_ptr<Connection>& connection, const Hello& hello);

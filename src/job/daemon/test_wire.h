@@ -420,6 +420,7 @@ struct TestStreams {
     context.progress = &progress;
     context.bytes_sent = &sent;
     context.bytes_received = &received;
+    context.bytes_spared = &spared;
     context.hold = [](const char*, const std::atomic<bool>&) {};
   }
   // Whoever ends a stream in its destructor calls this there: its task may still use what the test has.
@@ -430,7 +431,7 @@ struct TestStreams {
   TestWorld world;
   Workers workers{[] {}};
   std::atomic<std::uint64_t> progress{0};
-  Counter sent, received;
+  Counter sent, received, spared;
   StreamContext context;
 };
 

@@ -53,6 +53,9 @@ class FieldWriter {
       out_.u64(field.pack());
     } else if constexpr (std::same_as<Field, std::string>) {
       out_.str(field);
+    } else if constexpr (std::same_as<Field, std::vector<std::uint32_t>>) {
+      out_.u32(static_cast<std::uint32_t>(field.size()));
+      for (const std::uint32_t each : field) out_.u32(each);
     } else if constexpr (std::same_as<Field, bool>) {
       out_.u8(field ? 1 : 0);
     } else if constexpr (std::integral<Field> && sizeof(Field) == 4) {
@@ -92,6 +95,9 @@ class FieldReader {
       field = Progress::unpack(in_.u64());
     } else if constexpr (std::same_as<Field, std::string>) {
       field = in_.str();
+    } else if constexpr (std::same_as<Field, std::vector<std::uint32_t>>) {
+      field.clear();
+      for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) field.push_back(in_.u32());
     } else if constexpr (std::same_as<Field, bool>) {
       const std::uint8_t told = in_.u8();
       field = told == 1;
@@ -296,6 +302,14 @@ void fields(F& f, BucketMessage& m) {
   f(m.extent, m.index, m.crc32c, m.generation, m.step);
 }
 template <class F>
+void fields(F& f, SameBucketsMessage& m) {
+  f(m.generation, m.step, m.digest, m.first, m.crc32c);
+}
+template <class F>
+void fields(F& f, BucketsWantedMessage& m) {
+  f(m.differ, m.buckets);
+}
+template <class F>
 void fields(F& f, BucketBadMessage& m) {
   f(m.index);
 }
@@ -405,6 +419,8 @@ PAWL_MESSAGE(LayoutTextMessage)
 PAWL_MESSAGE(HeldMessage)
 PAWL_MESSAGE(BucketMessage)
 PAWL_MESSAGE(BucketBadMessage)
+PAWL_MESSAGE(SameBucketsMessage)
+PAWL_MESSAGE(BucketsWantedMessage)
 PAWL_MESSAGE(SealMessage)
 PAWL_MESSAGE(AbandonMessage)
 PAWL_MESSAGE(FetchMessage)

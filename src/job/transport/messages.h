@@ -87,6 +87,8 @@ enum class MessageKind : std::uint16_t {
   buckets_bad = 73,
   // purpose data
   layout_text = 72,
+  same_buckets = 74,
+  buckets_wanted = 75,
   // purpose report
   collect = 80,
   collected = 81,
@@ -288,8 +290,9 @@ struct Hello {
   Incarnation expected;  // of the receiver; 0: any
   Generation generation;
   Purpose purpose = Purpose::link;
-  Seat seat;                 // data, lane: whose replica stream
-  std::uint64_t stream = 0;  // data: the sender's number of this stream, never 0; lane: of the stream that it belongs to
+  Seat seat;  // data, lane: whose replica stream
+  std::uint64_t stream =
+      0;  // data: the sender's number of this stream, never 0; lane: of the stream that it belongs to
 };
 struct WelcomeMessage {
   static constexpr MessageKind kKind = MessageKind::welcome;
@@ -401,8 +404,23 @@ struct BucketBadMessage {  // the bytes that arrived do not have that sum
   static constexpr MessageKind kKind = MessageKind::bucket_bad;
   std::uint32_t index = 0;
 };
+// In place of some buckets: they were declared equal on a seat of the holder's node, too, which may take them from its slot of that
+// step, if they have these sums there.
+struct SameBucketsMessage {
+  static constexpr MessageKind kKind = MessageKind::same_buckets;
+  Generation generation;  // of the open step, as in a bucket
+  Step step;
+  std::uint64_t digest = 0;           // of the EqualExtent in which they are
+  std::uint32_t first = 0;            // they follow each other
+  std::vector<std::uint32_t> crc32c;  // of each
+};
+struct BucketsWantedMessage {  // of the open step, which the holder does not have: they are sent, and the seal again
+  static constexpr MessageKind kKind = MessageKind::buckets_wanted;
+  bool differ = false;  // some are here and have another sum; else they are not here, or not yet
+  std::vector<std::uint32_t> buckets;
+};
 // Seal and abandon end a step when as many of its buckets have come over lanes, which may be later than this word.
-struct SealMessage {  // Answer: held
+struct SealMessage {  // Answer: held, bucket_bad or buckets_wanted
   static constexpr MessageKind kKind = MessageKind::seal;
   Step step;
   std::uint32_t lane_buckets = 0;

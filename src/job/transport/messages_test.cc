@@ -119,6 +119,9 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
   expect_wire(65, "01000000", BucketBadMessage{1});
   expect_wire(66, "0100000000000000 02000000", SealMessage{Step(1), 2});
   expect_wire(67, "0100000000000000 02000000", AbandonMessage{Step(1), 2});
+  expect_wire(74, "0100000000000000 0200000000000000 0300000000000000 04000000 02000000 05000000 06000000",
+              SameBucketsMessage{Generation(1), Step(2), 3, 4, {5, 6}});
+  expect_wire(75, "01 01000000 07000000", BucketsWantedMessage{true, {7}});
   expect_wire(68, "0100000077", LaterMessage{"w"});
   expect_wire(69, "0100000000000000", LayoutWantedMessage{1});
   expect_wire(72, "020000006162", LayoutTextMessage{"ab"});
