@@ -78,12 +78,12 @@ class DeclaredState:
             view = storage_order(held.memory)
             number = dtype_number(held.memory)
             assert view is not None and number is not None  # what has none is refused before
-            axes = held.region.axes if held.region is not None else None
+            axes = held.axes
             if axes is not None and axes not in meshes:
                 meshes[axes] = self._trainer.mesh_add(f"shards{len(meshes)}", axes)
             held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
                                                   region=held.region, mesh=meshes[axes], placement=held.placement,
-                                                  lifetime=held.lifetime, equal_axes=1 if held.equal else 0)
+                                                  lifetime=held.lifetime, equal_axes=held.equal_axes)
         self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say)
         self._trainer.blob_add(f"volatile/rank{self._protected.rank}", self._room, self.volatile.save_within,
                                self.volatile.load)

@@ -47,7 +47,8 @@ class Held:
     parameter: torch.Tensor | None = None           # for this parameter
     key: Any = None                                 # under this key
     region: sharded.Region | None = None            # of a shard
-    equal: bool = False                             # DDP keeps every byte of it the same on all ranks
+    axes: sharded.Axes | None = None                # of the mesh on which it is declared; None: all ranks are one axis
+    equal_axes: int = 0                             # bit i: every byte of it is the same along axis i of that mesh
     address: int = 0
     index: int = -1  # libpawl's
 
@@ -392,8 +393,10 @@ class Protected:
                 sharded.refuse_state(name, held.parameter, held.tensor)
             refuse_unprotectable(name, held.tensor, self.world)
             held.region = sharded.region_of(name, held.tensor)
+            held.axes = held.region.axes if held.region is not None else None
             held.address = held.memory.data_ptr()
         self._mark_equal(found)
+        self._mark_replicas(found)
         return found
 
     def _mark_equal(self, found: list[Held]) -> None:
@@ -405,8 +408,22 @@ class Protected:
                 for parameter in made_ddp.numbered(module)}
         for held in found:
             owner = held.tensor if held.optimizer is None else held.parameter
-            held.equal = (held.placement == Placement.REPLICATE and held.lifetime == Lifetime.STABLE
-                          and held.region is None and id(owner) in kept)
+            if (held.placement == Placement.REPLICATE and held.lifetime == Lifetime.STABLE and held.region is None
+                    and id(owner) in kept):
+                held.equal_axes = 1
+
+    def _mark_replicas(self, found: list[Held]) -> None:
+        """HSDP's shards, and what an optimizer keeps of them: alike on the ranks that have the same shard."""
+        if not sharded.has_replicas(self.sharded):
+            return
+        for held in found:
+            owner = held.tensor if held.optimizer is None else held.parameter
+            if held.lifetime != Lifetime.STABLE or not sharded.is_dtensor(owner):
+                continue
+            # A number that all ranks have alike goes with its shard: so they are one run of bytes.
+            if held.region is not None or held.placement == Placement.REPLICATE:
+                held.axes = sharded.axes_of(owner)
+                held.equal_axes = sharded.replica_axis(held.tensor if held.region is not None else owner)
 
     def declared(self, held: list[Held]) -> None:
         """These are in the layout: a restored state is put back with them."""

@@ -19,6 +19,9 @@ from typing import Any
 from pawl.errors import Refused
 
 
+Axes = tuple[tuple[str, int], ...]  # of a mesh of all ranks: names and sizes
+
+
 @dataclass(frozen=True)
 class Region:
     """Which box of a tensor this rank holds, in elements, and the mesh of all ranks that the tensor's is cut from."""
@@ -26,7 +29,7 @@ class Region:
     shape: tuple[int, ...]
     begin: tuple[int, ...]
     size: tuple[int, ...]
-    axes: tuple[tuple[str, int], ...]
+    axes: Axes
 
 
 # Tensors ----------------------------------------------------------------------------------------------------------
@@ -60,7 +63,7 @@ def region_of(name: str, tensor: Any) -> Region | None:
     if placed is None:
         raise Refused(f"{name} lies on a mesh that this rank isn't in, so it can't be protected")
     shape, box, _ = placed
-    return Region(shape, box.begin, box.size, _axes(_root_of(tensor.device_mesh)))
+    return Region(shape, box.begin, box.size, axes_of(tensor))
 
 
 def placements_of(gradient: Any, parameter: Any) -> list[str] | None:
@@ -95,7 +98,22 @@ def _root_of(mesh: Any) -> Any:
     return sys.modules["torch.distributed.device_mesh"]._mesh_resources.get_root_mesh(mesh)  # until torch 2.8
 
 
-def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
+def axes_of(tensor: Any) -> Axes:
+    """Of the mesh of all ranks that a DTensor's is cut from."""
+    return _axes(_root_of(tensor.device_mesh))
+
+
+def replica_axis(tensor: Any) -> int:
+    """Of a DTensor under HSDP: the bit of the axis of axes_of() along which its replicas lie, 0 if it has none."""
+    mesh = tensor.device_mesh
+    if not tensor.placements[0].is_replicate():
+        return 0
+    names = [name for name, _ in axes_of(tensor)]
+    name = _axes(mesh)[0][0]
+    return 1 << names.index(name) if name in names else 0
+
+
+def _axes(mesh: Any) -> Axes:
     names = mesh.mesh_dim_names or [f"axis{axis}" for axis in range(mesh.ndim)]
     return tuple((str(name), int(mesh.size(axis))) for axis, name in enumerate(names))
 

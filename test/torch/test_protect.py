@@ -931,6 +931,25 @@ class RootTest(unittest.TestCase):
         fully_shard(model[0], mesh=mesh)
         return fully_shard(model, mesh=mesh)
 
+    def held_on(self, *axes):
+        from torch.distributed.fsdp import fully_shard
+        mesh = torch.distributed.init_device_mesh("cpu", (1,) * len(axes), mesh_dim_names=axes)
+        model = fully_shard(nn.Linear(2, 2), mesh=mesh)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        protected = protect.Protected(0, 1)
+        protected.add([model, optimizer], None)
+        return {(held.name, held.role): held for held in protected.held()}
+
+    def test_replicas_of_shards_are_equal_along_their_axis_with_all_that_the_optimizer_keeps(self):
+        held = self.held_on("replicas", "shards")
+        self.assertEqual({"weight", "exp_avg", "exp_avg_sq", "step"}, {role for _, role in held})
+        for each in held.values():
+            self.assertEqual((1, (("replicas", 1), ("shards", 1))), (each.equal_axes, each.axes), each.role)
+        for each in self.held_on("shards").values():
+            self.assertEqual(0, each.equal_axes, each.role)
+
     def after_forward(self, model):
         model(torch.ones(1, 2)).sum().backward()
         return self.sharded.switches(self.sharded.modules_in(model))["after_forward"]
