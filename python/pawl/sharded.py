@@ -18,7 +18,6 @@ from typing import Any
 
 from pawl.errors import Refused
 
-
 Axes = tuple[tuple[str, int], ...]  # of a mesh of all ranks: names and sizes
 
 
