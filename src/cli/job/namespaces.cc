@@ -72,19 +72,46 @@ Status run_ip(const std::string& lines, const std::vector<Fd>& keep = {}) {
   return Error{Code::io, text("ip ", exit.describe(), ": ", said)};
 }
 
+// More nodes than this ask the kernel for more neighbours' hardware addresses than it remembers, for all namespaces of the
+// machine together (net.ipv4.neigh.default.gc_thresh3, 1024 as a rule): a node that has just died then makes room for nobody, and
+// who would be its neighbour is not found. So these are told theirs, for ever: what is told is not counted.
+constexpr std::size_t kAskingNodesMax = 28;
+
+constexpr const char* kFabricHardware = "02:70:61:77:ff:ff";
+std::string node_hardware(std::size_t node) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  return text("02:70:61:77:00:", kDigits[node / 16 % 16], kDigits[node % 16]);
+}
+static_assert(kFabricNodesMax <= 256);
+
+// The other nodes' hardware addresses, and the fabric's, for the device of one of them; of the fabric: `self` is none.
+std::string neighbours(std::size_t node_count, std::size_t self, const char* device) {
+  std::string lines;
+  const auto add = [&](const std::string& address, const std::string& hardware) {
+    lines += text("neigh add ", address, " lladdr ", hardware, " dev ", device, " nud permanent\n");
+  };
+  for (std::size_t i = 0; i < node_count; ++i)
+    if (i != self) add(fabric_node_address(static_cast<std::uint32_t>(i)), node_hardware(i));
+  if (self < node_count) add(kFabricAddress, kFabricHardware);
+  return lines;
+}
+
 Status lay_cables(Fabric& fabric, const Fd& self) {
-  std::string lines = text("link set lo up\nlink add pawl0 type bridge\naddr add ", kFabricAddress, "/16 dev pawl0\n",
-                           "link set pawl0 up\n");
-  for (std::size_t i = 0; i < fabric.nodes.size(); ++i) {
+  const std::size_t count = fabric.nodes.size();
+  const bool are_told = count > kAskingNodesMax;
+  std::string lines = text("link set lo up\nlink add pawl0 address ", kFabricHardware, " type bridge\naddr add ",
+                           kFabricAddress, "/16 dev pawl0\n", "link set pawl0 up\n");
+  for (std::size_t i = 0; i < count; ++i) {
     fabric.links.push_back(text("pn", i));
-    lines += text("link add ", fabric.links[i], " type veth peer name eth0 netns /proc/self/fd/", fabric.nodes[i].get(),
-                  "\nlink set ", fabric.links[i], " master pawl0 up\n");
+    lines += text("link add ", fabric.links[i], " type veth peer name eth0 address ", node_hardware(i),
+                  " netns /proc/self/fd/", fabric.nodes[i].get(), "\nlink set ", fabric.links[i], " master pawl0 up\n");
   }
+  if (are_told) lines += neighbours(count, count, "pawl0");
   PAWL_TRY(run_ip(lines, fabric.nodes));
-  for (std::size_t i = 0; i < fabric.nodes.size(); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     PAWL_TRY(enter_network(fabric.nodes[i]));
     Status laid = run_ip(text("link set lo up\naddr add ", fabric_node_address(static_cast<std::uint32_t>(i)),
-                              "/16 dev eth0\nlink set eth0 up\n"));
+                              "/16 dev eth0\nlink set eth0 up\n", are_told ? neighbours(count, i, "eth0") : ""));
     PAWL_TRY(enter_network(self));
     PAWL_TRY(std::move(laid));
   }
