@@ -1,7 +1,7 @@
 """A hundred real nodes on one machine, each with a network of its own: one is killed, and nothing is different afterwards.
 
-For the lane "long": some three hundred processes. All links are new after a death, so this also asks whether the kernel knows so
-many neighbours (src/cli/job/namespaces.cc)."""
+For the lane "long": some three hundred processes. All links are new after a death, so this also asks whether the kernel
+knows so many neighbours (src/cli/job/namespaces.cc)."""
 import harness
 from harness import JobTest, jobs
 
