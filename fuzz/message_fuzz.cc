@@ -54,8 +54,8 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
              StoppingMessage, Hello, WelcomeMessage, PeerRefusedMessage, BeatMessage, BeatBackMessage, ReportMessage,
              PaceMessage, EqualSumsMessage, NarrowMessage, ProgressMessage, PeerRendezvousMessage, PeerValueMessage,
              OpenMessage, OpenedMessage, BusyMessage, LaterMessage, LayoutWantedMessage, LayoutTextMessage, HeldMessage,
-             BucketMessage, BucketBadMessage, SameBucketsMessage, BucketsWantedMessage, SealMessage, AbandonMessage, FetchMessage, SlotBeginMessage,
-             BucketsBadMessage, QuestionMessage, AnswerMessage>(data[0],
-                                                                {reinterpret_cast<const char*>(data) + 1, size - 1});
+             BucketMessage, BucketBadMessage, SameBucketsMessage, BucketsWantedMessage, SealMessage, AbandonMessage,
+             FetchMessage, SlotBeginMessage, BucketsBadMessage, QuestionMessage, AnswerMessage>(
+      data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
   return 0;
 }

@@ -160,8 +160,7 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   options.state_bytes_max = cluster_.options.state_bytes_max;
   options.report_group_size = cluster_.options.report_group_size;
   options.follow_limits = cluster_.options.follow_limits;
-  options.fetch_sizes = cluster_.options.fetch_sizes;
-  options.spread_sizes = cluster_.options.spread_sizes;
+  options.stream_sizes = {cluster_.options.fetch_sizes, cluster_.options.spread_sizes};
   auto segments = std::make_shared<std::vector<std::pair<std::string, Fd>>>();
   for (const HeldSegment& one : held) segments->emplace_back(one.name, Fd(::dup(one.fd.get())));
   cluster_.scheduler.start(process, [this, &process, world, options, segments, end = theirs] {

@@ -44,8 +44,8 @@ class BadInputTest(JobTest):
                 (["trainer"], ["--standalone", "--nnodes", "2"]),
                 (["--gate-off", "--test-hooks"], ["--standalone", "--gate-off", "--", "true"]),
                 (["--replicas", "at most"], ["--standalone", "--nnodes", "2", "--replicas", "2", "--", "true"]),
-                *((["--memory", value, "such as 512MiB"], ["--standalone", "--memory", value, "--", "true"])
-                  for value in ("much", "0", "-1", "1.5GiB", "99999999999TiB")),
+                *(([flag, value, "such as 512MiB"], ["--standalone", flag, value, "--", "true"])
+                  for flag in ("--memory", "--replica-bandwidth") for value in ("much", "0", "-1", "1.5GiB", "99999999999TiB")),
                 (["--control"], ["--node-rank", "1", "--", "true"]),
                 (["--node-rank"], ["--control", "127.0.0.1:1", "--", "true"]),
                 (["--standalone"], ["--standalone", "--control", "127.0.0.1:1", "--", "true"]),

@@ -1,4 +1,4 @@
-"""A hundred real nodes on one machine, each with a network of its own: one is killed, and nothing is different afterwards.
+"""A hundred real nodes on one machine, each with a network of its own: one is killed, and nothing else differs.
 
 For the lane "long": some three hundred processes. All links are new after a death, so this also asks whether the kernel
 knows so many neighbours (src/cli/job/namespaces.cc)."""

@@ -3,7 +3,7 @@
 // go from one slot's memory into the other's. Rounds take turns; all memory is touched before. Connecting is part of every
 // figure. The processes' time on cores stands beside the time that passed. Last, a slot of which the holder's process has
 // captured the same bytes itself: only sums are sent, and the holder copies.
-// make bench-spread ARGS="MIB ROUNDS BUCKET_KIB": see main().
+// make bench-spread ARGS="MIB ROUNDS BUCKET_KIB LIMIT_MIB": see main().
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +40,7 @@ struct Sizes {
   std::uint64_t bytes = std::uint64_t{1} << 30;
   int rounds = 7;
   std::uint32_t bucket_bytes = 1 << 20;
+  std::uint64_t bytes_a_second = 0;  // that may be spread; 0: no limit
 };
 
 [[noreturn]] void give_up(const std::string& why) {
@@ -217,7 +218,10 @@ void send_raw(std::span<const std::byte> from, const Address& to, std::uint32_t 
 class SeatSide {
  public:
   SeatSide(const Sizes& sizes, Address holder)
-      : address_(std::move(holder)), own_(*memory_.arena_for(spec_of(ArenaKind::own, sizes))) {}
+      : address_(std::move(holder)), own_(*memory_.arena_for(spec_of(ArenaKind::own, sizes))) {
+    limit_.set(sizes.bytes_a_second);
+    shared.context.send_limit = &limit_;
+  }
   [[nodiscard]] std::span<std::byte> payload() const { return own_.arena()->arena.slot(0).payload(); }
   void capture() { own_.capture(step_ = Step(step_.value + 1)); }
   void spread(bool over_one, std::vector<EqualExtent> equal) {
@@ -254,6 +258,7 @@ class SeatSide {
   Memory memory_{real_shared_memory(), nobody_keeps()};
   Captured own_;
   Step step_{40};
+  SendLimit limit_;
   std::shared_ptr<ReplicaSender> sender_;
 };
 
@@ -316,5 +321,6 @@ int main(int argc, char** argv) {
   if (argc > 1) sizes.bytes = std::strtoull(argv[1], nullptr, 10) << 20;
   if (argc > 2) sizes.rounds = std::atoi(argv[2]);
   if (argc > 3) sizes.bucket_bytes = static_cast<std::uint32_t>(std::strtoul(argv[3], nullptr, 10)) << 10;
+  if (argc > 4) sizes.bytes_a_second = std::strtoull(argv[4], nullptr, 10) << 20;
   return pawl::job::run(sizes);
 }

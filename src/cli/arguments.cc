@@ -132,6 +132,10 @@ void add_run(CLI::App& app, Everything& all) {
             "of each node, for the state that is kept there, own and others', such as 64GiB: a job that needs more is "
             "refused "
             "before its first commit; the same on every node. Default: what the machine or control group has");
+  add_bytes(
+      *run, both("--replica-bandwidth"), o.replica_bytes_a_second,
+      "what each node sends to other nodes' memory at most, in bytes a second, such as 2GiB; the same on every node. "
+      "Default: no limit");
   run->add_option("--deadline-ms", o.deadline_ms,
                   "a lost node is noticed within this time; all other deadlines follow from it")
       ->check(whole_number)

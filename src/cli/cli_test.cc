@@ -98,8 +98,11 @@ TEST(SpecDifference, NamesEveryFieldThatDiffers) {
   JobSpec theirs = ours;
   theirs.node_count = 4;
   theirs.token_digest = "00";
+  theirs.replica_bytes_a_second = 5;
   const std::string difference = spec_difference(ours, theirs);
   EXPECT_NE(difference.find("--nnodes is 4 there and 1 here"), std::string::npos) << difference;
+  EXPECT_NE(difference.find("--replica-bandwidth (bytes a second) is 5 there and 0 here"), std::string::npos)
+      << difference;
   EXPECT_NE(difference.find("the token differs"), std::string::npos) << difference;
   EXPECT_EQ(difference.find("deadline"), std::string::npos) << difference;
 }

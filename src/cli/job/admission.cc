@@ -75,6 +75,7 @@ std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   differ(out, "--domains", shown(ours.domains), shown(theirs.domains));
   differ(out, "--fewer-domains", ours.fewer_domains, theirs.fewer_domains);
   differ(out, "--memory (bytes)", ours.memory_bytes, theirs.memory_bytes);
+  differ(out, "--replica-bandwidth (bytes a second)", ours.replica_bytes_a_second, theirs.replica_bytes_a_second);
   differ(out, "--no-wait", !ours.wait_for_spare, !theirs.wait_for_spare);
   differ(out, "--test-hooks", ours.test_hooks, theirs.test_hooks);
   differ(out, "--gate-off", ours.gate_off, theirs.gate_off);

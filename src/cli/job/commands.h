@@ -33,6 +33,7 @@ struct RunOptions {
   std::string domains;                         // a file, "env" or "slurm"; empty: each node is a failure domain
   bool fewer_domains = false;                  // copies may share one if there are too few
   std::uint64_t memory_bytes = 0;              // of each node, for all its copies of state; 0: what it has
+  std::uint64_t replica_bytes_a_second = 0;    // that each node sends to holders at most; 0: no limit
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
   std::uint64_t start_timeout_s = 600;

@@ -139,6 +139,7 @@ JobSpec spec_of(const RunOptions& options, const std::string& job, const std::st
   spec.replica_count = replicas_of(options);
   spec.fewer_domains = options.fewer_domains;
   spec.memory_bytes = options.memory_bytes;
+  spec.replica_bytes_a_second = options.replica_bytes_a_second;
   spec.wait_for_spare = !options.no_wait;
   spec.test_hooks = options.test_hooks;
   spec.gate_off = options.gate_off;

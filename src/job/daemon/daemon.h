@@ -28,8 +28,7 @@ struct DaemonOptions {
   std::size_t state_bytes_max = kStateBytesMax;        // of a state without a sheet; the same
   std::uint32_t report_group_size = kReportGroupSize;  // positions whose reports one node collects; likewise
   FollowLimits follow_limits{};                        // how many follow who is registered; likewise
-  FetchSizes fetch_sizes;                              // likewise
-  SpreadSizes spread_sizes;                            // likewise
+  StreamSizes stream_sizes;                            // likewise
   int keeper_fd = 3;
   int listen_fd = 4;
   int local_fd = 5;

@@ -171,8 +171,9 @@ void Pawld::joined(const Listing& listing) {
   const JobSpec& spec = context_.mirror.spec();
   context_.deadlines = derive_deadlines(std::chrono::milliseconds(spec.deadline_ms));
   parts_->streams.set_gate_off(spec.gate_off && spec.test_hooks);
-  parts_->streams.set_fetch_sizes(options_.fetch_sizes);
-  parts_->streams.set_spread_sizes(options_.spread_sizes);
+  parts_->streams.set_fetch_sizes(options_.stream_sizes.fetch);
+  parts_->streams.set_spread_sizes(options_.stream_sizes.spread);
+  parts_->streams.set_send_limit(spec.replica_bytes_a_second);
   start_neighbours();
   start_registrations();
   ready_ = true;

@@ -147,6 +147,7 @@ std::string Questions::status_json() const {
   status["memory_bytes"] = parts_.memory.bytes() + parts_.memory.ready_bytes();
   status["ready_bytes"] = parts_.memory.ready_bytes();  // of a spare, for arenas to come
   if (mirror.spec().memory_bytes > 0) status["memory_budget_bytes"] = mirror.spec().memory_bytes;
+  if (mirror.spec().replica_bytes_a_second > 0) status["replica_bytes_a_second"] = mirror.spec().replica_bytes_a_second;
   status["arenas"] = Json::array();
   for (const ArenaHandle& arena : parts_.memory.arenas())
     status["arenas"].push_back({{"name", segment_name(arena->arena.spec().kind, arena->arena.spec().seat)},

@@ -71,6 +71,14 @@ TEST_F(Asked, StatusSaysWhatPagesAnArenaIsOf) {
             Json({{"name", "replica.1"}, {"bytes", memory.bytes()}, {"pages", name_of(pages_of((*made)->fd.get()))}}));
 }
 
+TEST_F(Asked, StatusSaysTheLimitOfWhatIsSent) {
+  EXPECT_FALSE(ask(R"({"ask":"status"})").contains("replica_bytes_a_second"));
+  JobSpec spec = node.context.mirror.spec();
+  spec.replica_bytes_a_second = 5;
+  node.context.mirror.set_spec(spec);
+  EXPECT_EQ(ask(R"({"ask":"status"})")["replica_bytes_a_second"], 5);
+}
+
 TEST_F(Asked, StatusBeforeThereIsAJob) {
   const Json status = ask(R"({"ask":"status"})");
   EXPECT_EQ(status["role"], "joining");

@@ -73,12 +73,25 @@ void ReplicaLanes::shut_down_all() {
 bool ReplicaLanes::is_there() const {
   const SlotWord now = deal_.slot.word();
   return !is_over() && !now.frozen && now.generation == deal_.word.generation && now.step == deal_.word.step &&
-         now.state != SlotState::empty;
+         now.state != SlotState::empty && !is_void(options_.context, now.step);
 }
 
 bool ReplicaLanes::may_take() const {
   return deal_.is_open && is_there() && deal_.next < deal_.slot.buckets().size() &&
          deal_.slot.bucket_ready(deal_.next, deal_.word.generation, deal_.word.step);
+}
+
+// True: take(), now; the node's limit has counted that bucket. False, after a wait: look again.
+bool ReplicaLanes::may_send_now(std::unique_lock<std::mutex>& lock, Duration look_again) {
+  const StreamContext& context = options_.context;
+  Duration wait = look_again;
+  if (may_take()) {
+    if (context.send_limit == nullptr) return true;
+    wait = context.send_limit->take(deal_.slot.bucket(deal_.next).size(), context.environment->clock.now());
+    if (wait == Duration::zero()) return true;
+  }
+  changed_->wait_for(lock, wait);
+  return false;
 }
 
 // Those with an offer are told, and nobody sends them.
@@ -136,13 +149,11 @@ Result<ReplicaLanes::Sent> ReplicaLanes::send(const Slot& slot, SlotWord word, s
       lock.unlock();
       sent = tell(same);
       lock.lock();
-    } else if (may_take()) {
+    } else if (!is_done() && may_send_now(lock, 5ms)) {
       const std::uint32_t index = take();
       lock.unlock();
       sent = send_one(first_, index);
       lock.lock();
-    } else if (!is_done()) {
-      changed_->wait_for(lock, 5ms);
     }
   }
   deal_.is_open = false;
@@ -207,13 +218,11 @@ Status ReplicaLanes::join(Stream& lane) {
 Status ReplicaLanes::carry(Stream& lane) {
   std::unique_lock lock(mutex_);
   while (!is_over()) {
-    if (!may_take()) {
-      if (deal_.is_open)
-        changed_->wait_for(lock, 50ms);
-      else
-        changed_->wait(lock);
+    if (!deal_.is_open) {
+      changed_->wait(lock);
       continue;
     }
+    if (!may_send_now(lock, 50ms)) continue;
     const std::uint32_t index = take();
     ++deal_.under_way;
     ++deal_.lane_buckets;

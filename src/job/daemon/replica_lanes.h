@@ -67,6 +67,7 @@ class ReplicaLanes : public std::enable_shared_from_this<ReplicaLanes> {
   void pass_told();
   [[nodiscard]] SameBucketsMessage take_same();
   [[nodiscard]] Status tell(const SameBucketsMessage& same);
+  [[nodiscard]] bool may_send_now(std::unique_lock<std::mutex>& lock, Duration look_again);
   [[nodiscard]] std::uint32_t take();
   void shut_down_all();
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "job/daemon/fetch.h"
@@ -460,69 +461,112 @@ TEST_F(ReceivesOverLanes, AStreamHasThreeLanesAtMost) {
 class BothEnds : public testing::Test {
  protected:
   ~BothEnds() override {
-    if (sender) sender->end();
-    if (receiver) receiver->end();
+    for (auto& sender : senders) sender->end();
+    for (auto& [seat, receiver] : receivers) receiver->end();
     streams.wait_until_ended();
   }
-  // From the one node's memory into the other's, over as many connections as the sender opens.
-  void spread(std::uint64_t payload_bytes, std::size_t connections) {
-    const ArenaHandle own = *ward.arena_for(large_arena(ArenaKind::own, payload_bytes));
-    capture_all(own->arena.slot(0), kStepOfLanes);
-    std::atomic<bool> held{false};
-    Hello hello;
-    hello.purpose = Purpose::data;
-    hello.generation = kOfLanes;
-    sender = ReplicaSender::start({.hello = hello,
-                                   .address = "127.0.0.1:7",
-                                   .holder = NodeId(2),
-                                   .arena = own,
-                                   .context = streams.context,
-                                   .on_held = [&](Step) { held = true; },
-                                   .on_refused = [](const Error&) {}});
-    for (std::size_t i = 0; i < connections; ++i) {
-      PeerEnd end = streams.world.network.accept();
-      const Hello said = end.next<Hello>();
-      EXPECT_EQ(said.purpose, i == 0 ? Purpose::data : Purpose::lane);
-      end.say(WelcomeMessage{NodeId(2), Incarnation(1)});
-      if (i > 0) {
-        receiver->add_lane(real_stream(end.release()));
-        continue;
-      }
-      receiver =
-          ReplicaReceiver::start({.stream = real_stream(end.release()),
-                                  .number = said.stream,
-                                  .generation = kOfLanes,
-                                  .seat = kSeatOfLanes,
-                                  .job = "test",
-                                  .context = streams.context,
-                                  .held = [this] { return holder.find(ArenaKind::replica, kSeatOfLanes); },
-                                  .arena_for = [this](const ArenaSpec& spec) { return holder.arena_for(spec); }});
+  // From the one node's memory into the other's, over as many connections as each seat's sender opens.
+  void begin(std::uint64_t payload_bytes, std::uint32_t seats, std::size_t connections) {
+    for (std::uint32_t seat = 0; seat < seats; ++seat) {
+      ArenaSpec spec = large_arena(ArenaKind::own, payload_bytes);
+      spec.seat = Seat(seat);
+      own.push_back(*ward.arena_for(spec));
+      capture_all(own.back()->arena.slot(0), kStepOfLanes);
     }
-    EXPECT_TRUE(eventually([&] { return held.load(); }));
-    sender->end();
-    const ArenaHandle arena = holder.find(ArenaKind::replica, kSeatOfLanes);
-    Slot copy;
-    std::uint32_t index = 0;
-    ASSERT_TRUE(arena && find_sealed(arena->arena, kOfLanes, kStepOfLanes, copy, index));
-    EXPECT_TRUE(copy.verify());
-    const auto bytes = own->arena.slot(0).payload();
-    EXPECT_EQ(std::memcmp(copy.payload().data(), bytes.data(), bytes.size()), 0);
-    EXPECT_EQ(streams.world.network.asked().size(), connections);
+    for (const ArenaHandle& arena : own) {
+      Hello hello;
+      hello.purpose = Purpose::data;
+      hello.generation = kOfLanes;
+      hello.seat = arena->arena.spec().seat;
+      senders.push_back(ReplicaSender::start({.hello = hello,
+                                              .address = "127.0.0.1:7",
+                                              .holder = NodeId(2),
+                                              .arena = arena,
+                                              .context = streams.context,
+                                              .on_held = [this](Step) { ++held; },
+                                              .on_refused = [](const Error&) {}}));
+    }
+    for (std::size_t i = 0; i < seats * connections; ++i) accept();
+  }
+  void accept() {
+    PeerEnd end = streams.world.network.accept();
+    const Hello said = end.next<Hello>();
+    end.say(WelcomeMessage{NodeId(2), Incarnation(1)});
+    if (said.purpose == Purpose::lane) {
+      ASSERT_EQ(receivers[said.seat]->number(), said.stream);
+      return receivers[said.seat]->add_lane(real_stream(end.release()));
+    }
+    receivers[said.seat] =
+        ReplicaReceiver::start({.stream = real_stream(end.release()),
+                                .number = said.stream,
+                                .generation = kOfLanes,
+                                .seat = said.seat,
+                                .job = "test",
+                                .context = streams.context,
+                                .held = [this, said] { return holder.find(ArenaKind::replica, said.seat); },
+                                .arena_for =
+                                    [this](const ArenaSpec& spec) {
+                                      std::lock_guard lock(mutex);
+                                      return holder.arena_for(spec);
+                                    }});
+  }
+  void finish(std::size_t connections) {
+    EXPECT_TRUE(eventually([&] { return held == own.size(); }));
+    for (auto& sender : senders) sender->end();
+    for (const ArenaHandle& from : own) {
+      const ArenaHandle arena = holder.find(ArenaKind::replica, from->arena.spec().seat);
+      Slot copy;
+      std::uint32_t index = 0;
+      ASSERT_TRUE(arena && find_sealed(arena->arena, kOfLanes, kStepOfLanes, copy, index));
+      EXPECT_TRUE(copy.verify());
+      const auto bytes = from->arena.slot(0).payload();
+      EXPECT_EQ(std::memcmp(copy.payload().data(), bytes.data(), bytes.size()), 0);
+    }
+    EXPECT_EQ(streams.world.network.asked().size(), own.size() * connections);
   }
 
   TestStreams streams;
   Memory ward{real_shared_memory(), nobody_keeps()};
   Memory holder{real_shared_memory(), nobody_keeps()};
-  std::shared_ptr<ReplicaSender> sender;
-  std::shared_ptr<ReplicaReceiver> receiver;
+  std::mutex mutex;  // over `holder`, while streams ask for arenas
+  std::atomic<std::size_t> held{0};
+  std::vector<ArenaHandle> own;
+  std::vector<std::shared_ptr<ReplicaSender>> senders;
+  std::map<Seat, std::shared_ptr<ReplicaReceiver>> receivers;
 };
 
 TEST_F(BothEnds, SixtyFourMebibytesGoOverFourConnections) {
-  spread(std::uint64_t{64} << 20, 4);
+  begin(std::uint64_t{64} << 20, 1, 4);
+  finish(4);
 }
 
 TEST_F(BothEnds, ThirtyTwoMebibytesGoOverOne) {
-  spread(std::uint64_t{32} << 20, 1);
+  begin(std::uint64_t{32} << 20, 1, 1);
+  finish(1);
+}
+
+// At each moment as many bytes have gone as the limit says, and no more.
+TEST_F(BothEnds, ANodesLimitHoldsOverAllItsStreamsAndTheirLanes) {
+  constexpr std::uint64_t kRate = std::uint64_t{40} << 20;
+  constexpr std::uint64_t kAll = std::uint64_t{80} << 20;
+  SendLimit limit;
+  limit.set(kRate);
+  streams.context.send_limit = &limit;
+  streams.world.clock.stand_still();
+  begin(kAll / 2, 2, 4);
+  const auto in = [](Duration time) {
+    return static_cast<std::uint64_t>(static_cast<double>(kRate) * std::chrono::duration<double>(time).count());
+  };
+  for (Duration time = 0ms; time < 2s; time += 40ms, streams.world.clock.skip(40ms)) {
+    EXPECT_TRUE(eventually([&] { return streams.sent.value() >= in(time)*95 / 100; }));
+    ASSERT_LE(streams.sent.value(), in(time + kRateBurst) + 2 * kLargeBucket) << time.count();
+    ASSERT_TRUE(held < own.size() || time >= 1900ms) << time.count();
+  }
+  EXPECT_TRUE(eventually([&] {
+    streams.world.clock.skip(1ms);
+    return held == own.size();
+  }));
+  finish(4);
 }
 
 }  // namespace

@@ -49,6 +49,10 @@ Result<ArenaSpec> spec_of(const ArenaShape& shape, std::string layout, const std
                    .layout = std::move(layout)};
 }
 
+bool is_void(const StreamContext& context, Step step) {
+  return Progress::unpack(context.progress->load()).is_void(step);
+}
+
 // --- Sender
 
 ReplicaSender::ReplicaSender(Options options)
@@ -101,6 +105,15 @@ void ReplicaSender::wait_notice(Duration at_most) {
   const Duration until = clock.now() + at_most;
   while (!ended_ && notices_ == seen_ && clock.now() < until) changed_->wait_for(lock, until - clock.now());
   seen_ = notices_;
+}
+
+void ReplicaSender::wait_for_limit(std::size_t bytes) {
+  const StreamContext& context = options_.context;
+  while (!ended_ && context.send_limit != nullptr) {
+    const Duration wait = context.send_limit->take(bytes, context.environment->clock.now());
+    if (wait == Duration::zero()) return;
+    wait_notice(wait);
+  }
 }
 
 void ReplicaSender::run() {
@@ -188,7 +201,7 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
     const Slot candidate = arena.slot(i);
     const SlotWord w = candidate.word();
     if (w.state == SlotState::empty || w.frozen || w.generation != options_.hello.generation) continue;
-    if (is_void(w.step)) continue;
+    if (is_void(options_.context, w.step)) continue;
     if (candidate.acknowledged(w, options_.holder_index)) continue;
     if (!candidate.samples_of(w)) continue;  // it is just being opened
     if (found && word.step < w.step) continue;
@@ -199,15 +212,10 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
   return found;
 }
 
-// Of the stream's generation: it will never be committed, so nobody can need it.
-bool ReplicaSender::is_void(Step step) const {
-  return Progress::unpack(options_.context.progress->load()).is_void(step);
-}
-
 bool ReplicaSender::still_there(const Slot& slot, SlotWord word) const {
   const SlotWord now = slot.word();
-  return !ended_ && !is_void(word.step) && !now.frozen && now.generation == word.generation && now.step == word.step &&
-         now.state != SlotState::empty;
+  return !ended_ && !is_void(options_.context, word.step) && !now.frozen && now.generation == word.generation &&
+         now.step == word.step && now.state != SlotState::empty;
 }
 
 Status ReplicaSender::note_held(const Slot& slot, SlotWord word) {
@@ -293,9 +301,11 @@ Result<Frame> ReplicaSender::answer_to_seal(Stream& stream, const Slot& slot, Sl
     if (still_there(slot, word)) unsent_.note_wanted(wanted.differ);
     for (const std::uint32_t index : wanted.buckets) {
       if (index >= slot.buckets().size()) return unexpected_message(answer);
+      const std::size_t size = slot.bucket(index).size();
+      wait_for_limit(size);
       if (!still_there(slot, word)) break;
       PAWL_TRY(send_bucket(stream, slot, word, index));
-      options_.context.bytes_sent->add(slot.bucket(index).size());
+      options_.context.bytes_sent->add(size);
     }
     if (!still_there(slot, word) || slot.word() != sealed) {
       PAWL_TRY(send_frame(stream, frame_of(AbandonMessage{word.step, lane_buckets})));
@@ -580,8 +590,7 @@ void ReplicaReceiver::await_same() {
   Clock& clock = options_.context.environment->clock;
   const Duration since = clock.now();
   while (!told_.empty() && !ended_) {
-    const bool is_void = Progress::unpack(options_.context.progress->load()).is_void(opened_.step);
-    told_.settle(is_void ? AwaitedBuckets::kCaptureMax : clock.now() - since, ended_);
+    told_.settle(is_void(options_.context, opened_.step) ? AwaitedBuckets::kCaptureMax : clock.now() - since, ended_);
     if (told_.empty()) return;
     std::unique_lock lock(mutex_);
     if (!ended_) changed_->wait_for(lock, 2ms);

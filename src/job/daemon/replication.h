@@ -23,6 +23,7 @@
 #include "job/daemon/memory.h"
 #include "job/recovery/deadlines.h"
 #include "job/transport/messages.h"
+#include "job/transport/rate_limit.h"
 
 namespace pawl::job {
 
@@ -52,7 +53,29 @@ struct SpreadSizes {
   std::uint64_t one_connection_bytes_max = std::uint64_t{32} << 20;  // of a slot: more are sent over several
 };
 
+struct StreamSizes {
+  FetchSizes fetch;
+  SpreadSizes spread;
+};
+
 class ReplicaLanes;
+
+// What this node may send to holders, over all its streams together. Thread-safe.
+class SendLimit {
+ public:
+  void set(std::uint64_t bytes_a_second) {
+    std::lock_guard lock(mutex_);
+    rate_ = RateLimit(bytes_a_second);
+  }
+  [[nodiscard]] Duration take(std::uint64_t bytes, Duration now) {  // as RateLimit::take
+    std::lock_guard lock(mutex_);
+    return rate_.take(bytes, now);
+  }
+
+ private:
+  std::mutex mutex_;
+  RateLimit rate_{0};
+};
 
 // What streams share with the daemon. Outlives every stream.
 struct StreamContext {
@@ -65,9 +88,13 @@ struct StreamContext {
   bool gate_off = false;  // test only
   FetchSizes fetch_sizes;
   SpreadSizes spread_sizes;
+  SendLimit* send_limit = nullptr;  // of replicas; nullptr: none
   // A hold of the drill: returns when released or when `ended` turns true.
   std::function<void(const char* phase, const std::atomic<bool>& ended)> hold;
 };
+
+// Of the stream's generation: the step will never be committed, so nobody needs it.
+[[nodiscard]] bool is_void(const StreamContext& context, Step step);
 
 class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
  public:
@@ -103,11 +130,11 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   [[nodiscard]] Result<Frame> answer_to_seal(Stream& stream, const Slot& slot, SlotWord word,
                                              std::uint32_t lane_buckets);
   [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t lane_buckets);
-  [[nodiscard]] bool is_void(Step step) const;
   [[nodiscard]] bool still_there(const Slot& slot, SlotWord word) const;
   [[nodiscard]] Status note_held(const Slot& slot, SlotWord word);
   [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
   void wait_notice(Duration at_most);
+  void wait_for_limit(std::size_t bytes);  // until the node may send as many
 
   Options options_;
   std::atomic<bool> ended_{false};

@@ -14,6 +14,7 @@ Streams::Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds
       workers_([&context] { context.post([&context] { context.drive(); }); }) {
   stream_.environment = context.environment;
   stream_.workers = &workers_;
+  stream_.send_limit = &send_limit_;
   stream_.progress = &progress_bits;
   stream_.bytes_sent = &context.metrics.counter("wire_sent_bytes_total", "Snapshot bytes sent to other nodes.");
   stream_.bytes_received =

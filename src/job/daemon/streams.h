@@ -32,6 +32,7 @@ class Streams {
   void set_gate_off(bool off) { stream_.gate_off = off; }
   void set_fetch_sizes(const FetchSizes& sizes) { stream_.fetch_sizes = sizes; }
   void set_spread_sizes(const SpreadSizes& sizes) { stream_.spread_sizes = sizes; }
+  void set_send_limit(std::uint64_t bytes_a_second) { send_limit_.set(bytes_a_second); }  // of replicas; 0: none
   void start();            // of the seats here whose streams are missing, or are of an arena that was replaced
   void end();              // all of the generation
   void notice(Seat seat);  // its trainer has written something new
@@ -60,6 +61,7 @@ class Streams {
   Holds& holds_;
   Hooks hooks_;
   Workers workers_;
+  SendLimit send_limit_;
   StreamContext stream_;
   std::map<Seat, std::vector<std::shared_ptr<ReplicaSender>>> senders_;
   std::map<Seat, std::shared_ptr<ReplicaReceiver>> receivers_;

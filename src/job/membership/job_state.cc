@@ -67,6 +67,7 @@ void fields(Io& io, Record& r) {
   io("hang_ms", r.hang_ms), io("start_ms", r.start_ms), io("token_digest", r.token_digest);
   io.unless_default("domains", r.domains), io.unless_default("fewer_domains", r.fewer_domains);
   io.unless_default("memory_bytes", r.memory_bytes);
+  io.unless_default("replica_bytes_a_second", r.replica_bytes_a_second);
 }
 template <class Io, Is<NodeRecord> Record>
 void fields(Io& io, Record& r) {

@@ -36,11 +36,12 @@ struct JobSpec {
   std::uint32_t replica_count = 1;
   // Who says which nodes die together: nobody (each is alone), "file:" and its digest, "env" or "slurm".
   std::string domains = {};
-  bool fewer_domains = false;        // consent: copies may share a domain if there are too few
-  std::uint64_t memory_bytes = 0;    // of each node, for all its arenas; 0: what it has
-  bool wait_for_spare = true;        // --no-wait: a recovery without a spare stops the job instead of waiting
-  bool test_hooks = false;           // drills may hold phases; the gate may be switched off
-  bool gate_off = false;             // test only
+  bool fewer_domains = false;                // consent: copies may share a domain if there are too few
+  std::uint64_t memory_bytes = 0;            // of each node, for all its arenas; 0: what it has
+  std::uint64_t replica_bytes_a_second = 0;  // that each node sends to holders at most; 0: no limit
+  bool wait_for_spare = true;                // --no-wait: a recovery without a spare stops the job instead of waiting
+  bool test_hooks = false;                   // drills may hold phases; the gate may be switched off
+  bool gate_off = false;                     // test only
   std::uint64_t deadline_ms = 3000;  // the one budget from which all other waits are derived (job/recovery/deadlines.h)
   std::uint64_t hang_ms = 20000;     // a trainer without progress for so long, outside a collective, hangs
   std::uint64_t start_ms = 600000;   // a new process, or a spare with a new seat, becomes ready within this

@@ -354,6 +354,7 @@ TEST(JobState, WithoutFailureDomainsNothingIsWrittenOfThem) {
   spec.domains = "file:12";
   spec.fewer_domains = true;
   spec.memory_bytes = 3;
+  spec.replica_bytes_a_second = 4;
   EXPECT_EQ(*parse_job_spec(to_json(spec)), spec);
   NodeRecord record = full_record();
   EXPECT_EQ(to_json(record).find("domain"), std::string::npos);

@@ -291,8 +291,8 @@ struct Hello {
   Generation generation;
   Purpose purpose = Purpose::link;
   Seat seat;  // data, lane: whose replica stream
-  std::uint64_t stream =
-      0;  // data: the sender's number of this stream, never 0; lane: of the stream that it belongs to
+  // data: the sender's number of this stream, never 0. lane: of the stream that it belongs to.
+  std::uint64_t stream = 0;
 };
 struct WelcomeMessage {
   static constexpr MessageKind kKind = MessageKind::welcome;
