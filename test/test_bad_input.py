@@ -45,7 +45,8 @@ class BadInputTest(JobTest):
                 (["--gate-off", "--test-hooks"], ["--standalone", "--gate-off", "--", "true"]),
                 (["--replicas", "at most"], ["--standalone", "--nnodes", "2", "--replicas", "2", "--", "true"]),
                 *(([flag, value, "such as 512MiB"], ["--standalone", flag, value, "--", "true"])
-                  for flag in ("--memory", "--replica-bandwidth") for value in ("much", "0", "-1", "1.5GiB", "99999999999TiB")),
+                  for flag in ("--memory", "--replica-bandwidth")
+                  for value in ("much", "0", "-1", "1.5GiB", "99999999999TiB")),
                 (["--control"], ["--node-rank", "1", "--", "true"]),
                 (["--node-rank"], ["--control", "127.0.0.1:1", "--", "true"]),
                 (["--standalone"], ["--standalone", "--control", "127.0.0.1:1", "--", "true"]),
