@@ -1,4 +1,5 @@
-// What the kernels of all processors share (base/memory_kernel_lanes.h); for these files only.
+// What the kernels of all processors share (base/memory_kernel_lanes.h); for these files and the parity kernels
+// (job/erasure/parity_kernel_parts.h) only.
 #pragma once
 
 #include <array>
@@ -50,6 +51,11 @@ inline constexpr std::array<std::uint32_t, kLaneLines + 1> kLineShifts = [] {
   for (std::size_t n = 2; n <= kLaneLines; ++n) shifts[n] = crc32c_multiply(shifts[n - 1], line);
   return shifts;
 }();
+
+// Multiplying 64 bits of a reflected remainder by these folds them onto bits that come 512 bits later. The product of two
+// reflected numbers, read in place, has one x too many.
+inline constexpr long long kFoldFirst = static_cast<long long>(std::uint64_t{crc32c_power(512 + 63)} << 32);
+inline constexpr long long kFoldSecond = static_cast<long long>(std::uint64_t{crc32c_power(512 - 1)} << 32);
 
 // Long rows one after another, shorter ones in fours, short ones through the cache.
 template <class CopyRow, class CopyFourRows>

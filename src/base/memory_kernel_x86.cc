@@ -10,11 +10,6 @@ namespace {
 using Word [[gnu::may_alias, gnu::aligned(1)]] = long long;
 using Half [[gnu::may_alias, gnu::aligned(1)]] = int;
 
-// Multiplying 64 bits of a reflected remainder by these folds them onto bits that come 512 bits later. The product of two
-// reflected numbers, read in place, has one x too many.
-constexpr long long kFoldFirst = static_cast<long long>(std::uint64_t{crc32c_power(512 + 63)} << 32);
-constexpr long long kFoldSecond = static_cast<long long>(std::uint64_t{crc32c_power(512 - 1)} << 32);
-
 #define PAWL_SSE42 __attribute__((target("sse4.2,pclmul"), always_inline)) PAWL_RACY inline
 
 PAWL_SSE42 unsigned long long word_at(const std::byte* from) {
