@@ -16,6 +16,7 @@
 #   make bench-universal   universal folders, and saves and loads of a training, against the same and against DeepSpeed and DCP
 #   make bench-scale   what a recovery costs the control, its leader and each node in jobs of 10 to 10,000 nodes, in memory
 #   make bench-protection   how long a protection plan for up to 100,000 seats takes
+#   make bench-erasure   encoding and rebuilding of parity against this machine's memory, and against ISA-L
 #   make bench-spread   a step's way into another node's memory, against raw TCP
 #   make fuzz-smoke   every fuzzer for some seconds (clang)
 #   make format  formats our sources, then checks style
@@ -26,7 +27,7 @@ ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 SEEDS ?= 1000
 
-.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-protection bench-spread bench-memory bench-universal fuzz-smoke clean format setup
+.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-protection bench-spread bench-memory bench-erasure bench-universal fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -81,6 +82,10 @@ bench-control: build
 bench-spread: setup
 	@tools/build main spread_bench
 	@build/main/bench/spread/spread_bench $(ARGS)
+
+bench-erasure: setup
+	@tools/build main erasure_bench
+	@bench/erasure/run $(ARGS)
 
 bench-protection: setup
 	@tools/build main protection_bench

@@ -12,26 +12,26 @@
 
 namespace pawl::job {
 
-using Bytes = std::vector<std::byte>;
+using ByteVector = std::vector<std::byte>;
 
-inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
+inline ByteVector random_bytes(std::size_t size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  Bytes bytes(size);
+  ByteVector bytes(size);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
   return bytes;
 }
 
-inline std::vector<Bytes> random_fragments(std::uint32_t count, std::size_t size, std::uint64_t seed) {
-  std::vector<Bytes> fragments;
+inline std::vector<ByteVector> random_fragments(std::uint32_t count, std::size_t size, std::uint64_t seed) {
+  std::vector<ByteVector> fragments;
   for (std::uint32_t i = 0; i < count; ++i) fragments.push_back(random_bytes(size, seed + 1000 * i));
   return fragments;
 }
 
-inline std::vector<FragmentBytes> bytes_of(const std::vector<Bytes>& fragments) {
+inline std::vector<FragmentBytes> bytes_of(const std::vector<ByteVector>& fragments) {
   return {fragments.begin(), fragments.end()};
 }
 
-inline std::vector<FragmentRoom> rooms_of(std::vector<Bytes>& fragments) {
+inline std::vector<FragmentRoom> rooms_of(std::vector<ByteVector>& fragments) {
   return {fragments.begin(), fragments.end()};
 }
 
@@ -41,10 +41,10 @@ inline std::byte times(std::uint8_t coefficient, std::byte byte) {
 }
 
 // Data and parities, encoded without kernels and tables.
-inline std::vector<Bytes> plainly_encoded(const ErasureCode& code, std::vector<Bytes> fragments) {
+inline std::vector<ByteVector> plainly_encoded(const ErasureCode& code, std::vector<ByteVector> fragments) {
   const std::size_t size = fragments[0].size();
   for (std::uint32_t parity = 0; parity < code.parity_count(); ++parity) {
-    Bytes sum(size);
+    ByteVector sum(size);
     for (std::uint32_t j = 0; j < code.data_count(); ++j) {
       for (std::size_t i = 0; i < size; ++i) sum[i] ^= times(code.coefficients_of(parity)[j], fragments[j][i]);
     }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_kernel.h"
 #include "job/erasure/erasure_test_bytes.h"
 
 namespace pawl::job {
@@ -43,7 +44,7 @@ class Trial {
     if (shape.first_row_is_sum) std::fill_n(coefficients.begin(), shape.sources, std::uint8_t{1});
     for (std::size_t i = 0; i < shape.sources; ++i)
       sources.push_back(bytes_.data() + i * room_ + 64 + shape.source_at[i % shape.source_at.size()]);
-    Bytes expected = made_;
+    ByteVector expected = made_;
     for (std::size_t row = 0; row < shape.rows; ++row) {
       const std::size_t begin = row * room_ + 64 + shape.row_at[row % shape.row_at.size()];
       rows.push_back(made_.data() + begin);
@@ -68,7 +69,7 @@ class Trial {
     return products;
   }
   std::size_t room_;
-  Bytes bytes_, before_, made_;
+  ByteVector bytes_, before_, made_;
   std::vector<std::uint8_t> coefficients_;
   std::array<std::array<std::byte, 256>, 256> products_{};
   std::array<bool, 256> known_{};
@@ -80,7 +81,7 @@ class EachParityKernel : public ::testing::TestWithParam<const ParityKernel*> {
 };
 
 TEST_P(EachParityKernel, EveryCoefficientTimesEveryByte) {
-  Bytes all(256), made(256);
+  ByteVector all(256), made(256);
   for (unsigned x = 0; x < 256; ++x) all[x] = static_cast<std::byte>(x);
   for (unsigned c = 0; c < 256; ++c) {
     const std::byte* const source = all.data();
@@ -155,6 +156,45 @@ TEST_P(EachParityKernel, TouchesNoByteBeyondTheEdges) {
     }
   }
   for (std::byte* piece : begin) munmap(piece - page, 4 * page);
+}
+
+// Against a memory kernel and multiply(), for every count of rows, and sources that lie anywhere.
+TEST_P(EachParityKernel, CopiesAndSumsAsAMemoryKernelDoes) {
+  if (kernel_.copy_and_multiply == nullptr) return;
+  std::mt19937_64 random(31);
+  const ByteVector data = random_bytes(40'000, 32);
+  for (int round = 0; round < 400; ++round) {
+    const std::size_t sources = 1 + random() % 10, rows = 1 + random() % (round % 4 == 0 ? 10 : 4);
+    const std::size_t size = 64 * (random() % (round % 3 == 0 ? 5 : 150));
+    const ParityWrite write = kWrites[random() % kWrites.size()];
+    const std::size_t room = (size + 4096 + 63) / 64 * 64;
+    std::vector<std::uint8_t> coefficients(sources * rows);
+    for (std::uint8_t& c : coefficients) c = static_cast<std::uint8_t>(random());
+    if (round % 2 == 0) std::fill_n(coefficients.begin(), sources, std::uint8_t{1});
+    ByteVector memory = random_bytes((sources + rows) * room + 64, 33);
+    std::byte* const begin = memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) & 63);
+    const std::size_t row_at = write == ParityWrite::stream ? 64 : 64 + random() % 64;
+    std::vector<const std::byte*> from;
+    std::vector<std::byte*> copies, to;
+    std::vector<std::uint32_t> states, expected_states;
+    for (std::size_t i = 0; i < sources; ++i) {
+      from.push_back(data.data() + random() % 20'000);
+      copies.push_back(begin + i * room + 64);
+      states.push_back(static_cast<std::uint32_t>(random()));
+    }
+    for (std::size_t i = 0; i < rows; ++i) to.push_back(begin + (sources + i) * room + row_at);
+    const ParityProduct product{from, to, coefficients, size, write};
+
+    const ByteVector before = memory;
+    for (std::size_t i = 0; i < sources; ++i)
+      expected_states.push_back(memory_kernel().copy_and_sum(copies[i], from[i], size, states[i]));
+    kernel_.multiply(product);
+    const ByteVector expected = memory;
+    std::ranges::copy(before, memory.begin());
+    kernel_.copy_and_multiply(product, copies, states);
+    ASSERT_EQ(states, expected_states) << "round " << round;
+    ASSERT_EQ(memory, expected) << "round " << round;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EachParityKernel, ::testing::ValuesIn(parity_kernels().begin(), parity_kernels().end()),

@@ -13,9 +13,9 @@ namespace {
 TEST(ParitySums, OfXorFollowFromTheSumsOfTheData) {
   for (const std::size_t size : {0u, 1u, 64u, 1000u, 100'003u}) {
     for (std::uint32_t count = 0; count < 6; ++count) {
-      Bytes all(size);
+      ByteVector all(size);
       std::vector<std::uint32_t> sums;
-      for (const Bytes& piece : random_fragments(count, size, size + count)) {
+      for (const ByteVector& piece : random_fragments(count, size, size + count)) {
         sums.push_back(crc32c(piece));
         for (std::size_t i = 0; i < size; ++i) all[i] ^= piece[i];
       }
@@ -28,7 +28,7 @@ TEST(ParitySums, OfEveryParityFollowFromTheSumsOfWhatIsFed) {
   const auto code = ErasureCode::make(5, 6);
   ASSERT_TRUE(code.has_value());
   for (const std::size_t size : {0u, 1u, 100u, 4096u, 4097u, 50'000u}) {
-    const std::vector<Bytes> fragments = plainly_encoded(*code, random_fragments(5, size, size));
+    const std::vector<ByteVector> fragments = plainly_encoded(*code, random_fragments(5, size, size));
     std::vector<std::vector<std::uint32_t>> fed(6, std::vector<std::uint32_t>(5));  // of each parity
     for (std::uint32_t j = 0; j < 5; ++j) {
       std::vector<std::uint8_t> coefficients;
@@ -46,17 +46,17 @@ TEST(ParitySums, OfEveryParityFollowFromTheSumsOfWhatIsFed) {
 
 TEST(ParitySums, OfOtherRowsDoNotFollowFromTheDataAlone) {
   const auto code = ErasureCode::make(2, 2);
-  const std::vector<Bytes> fragments = plainly_encoded(*code, random_fragments(2, 1000, 1));
+  const std::vector<ByteVector> fragments = plainly_encoded(*code, random_fragments(2, 1000, 1));
   const std::vector<std::uint32_t> sums{crc32c(fragments[0]), crc32c(fragments[1])};
   EXPECT_EQ(crc32c_of_xor(sums, 1000), crc32c(fragments[2]));
   EXPECT_NE(crc32c_of_xor(sums, 1000), crc32c(fragments[3]));
 }
 
 TEST(ParitySums, NoticeAFlippedBit) {
-  const std::vector<Bytes> pieces = random_fragments(3, 5000, 2);
+  const std::vector<ByteVector> pieces = random_fragments(3, 5000, 2);
   std::vector<std::uint32_t> sums;
-  Bytes all(5000);
-  for (const Bytes& piece : pieces) {
+  ByteVector all(5000);
+  for (const ByteVector& piece : pieces) {
     sums.push_back(crc32c(piece));
     for (std::size_t i = 0; i < all.size(); ++i) all[i] ^= piece[i];
   }

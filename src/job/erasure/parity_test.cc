@@ -22,16 +22,16 @@ ErasureCode code_of(std::uint32_t k, std::uint32_t m) {
   return *std::move(code);
 }
 
-std::vector<Bytes> encoded(const ErasureCode& code, std::size_t size, std::uint64_t seed) {
-  std::vector<Bytes> data = random_fragments(code.data_count(), size, seed);
-  std::vector<Bytes> parities(code.parity_count(), Bytes(size));
+std::vector<ByteVector> encoded(const ErasureCode& code, std::size_t size, std::uint64_t seed) {
+  std::vector<ByteVector> data = random_fragments(code.data_count(), size, seed);
+  std::vector<ByteVector> parities(code.parity_count(), ByteVector(size));
   EXPECT_TRUE(encode(code, bytes_of(data), rooms_of(parities)).has_value());
   data.insert(data.end(), parities.begin(), parities.end());
   return data;
 }
 
 // Rebuilds what the mask leaves out from what it has. Empty: every fragment is what it was.
-std::string rebuild(const ErasureCode& code, const std::vector<Bytes>& fragments, std::uint64_t mask,
+std::string rebuild(const ErasureCode& code, const std::vector<ByteVector>& fragments, std::uint64_t mask,
                     std::size_t damaged_coefficient = ~std::size_t{0}) {
   std::vector<std::uint32_t> there, lost;
   for (std::uint32_t i = 0; i < code.fragment_count(); ++i) ((mask >> i & 1) != 0 ? there : lost).push_back(i);
@@ -40,7 +40,7 @@ std::string rebuild(const ErasureCode& code, const std::vector<Bytes>& fragments
   if (damaged_coefficient < plan->coefficients.size()) plan->coefficients[damaged_coefficient] ^= 4;
   std::vector<FragmentBytes> sources;
   for (const std::uint32_t source : plan->sources) sources.emplace_back(fragments[source]);
-  std::vector<Bytes> rebuilt(lost.size(), Bytes(fragments[0].size(), std::byte{0xA5}));
+  std::vector<ByteVector> rebuilt(lost.size(), ByteVector(fragments[0].size(), std::byte{0xA5}));
   if (Status done = decode(*plan, sources, rooms_of(rebuilt)); !done) return done.error().what;
   for (std::size_t i = 0; i < lost.size(); ++i)
     if (rebuilt[i] != fragments[lost[i]]) return text("fragment ", lost[i], " differs");
@@ -63,7 +63,7 @@ TEST(Parity, EveryPatternOfLossesIsRebuilt) {
   int patterns = 0;
   for (const auto& [k, m] : {std::pair{1u, 1u}, {1u, 3u}, {2u, 2u}, {3u, 1u}, {4u, 2u}, {5u, 3u}, {8u, 2u}, {8u, 3u}}) {
     const ErasureCode code = code_of(k, m);
-    const std::vector<Bytes> fragments = encoded(code, 333, k * 100 + m);
+    const std::vector<ByteVector> fragments = encoded(code, 333, k * 100 + m);
     for (std::uint64_t mask = 0; mask < 1u << (k + m); ++mask) {
       if (static_cast<std::uint32_t>(std::popcount(mask)) < k) continue;
       ASSERT_EQ(rebuild(code, fragments, mask), "") << k << "+" << m << " of mask " << mask;
@@ -77,7 +77,7 @@ TEST(Parity, CodesOf32FragmentsAreRebuiltFromAnyOfThem) {
   std::mt19937_64 random(7);
   for (const std::uint32_t m : {1u, 4u, 8u, 16u, 31u}) {
     const ErasureCode code = code_of(32 - m, m);
-    const std::vector<Bytes> fragments = encoded(code, 130, m);
+    const std::vector<ByteVector> fragments = encoded(code, 130, m);
     for (int round = 0; round < 60; ++round) {
       std::uint64_t mask = 0;
       while (static_cast<std::uint32_t>(std::popcount(mask)) < 32 - m) mask |= std::uint64_t{1} << random() % 32;
@@ -89,22 +89,22 @@ TEST(Parity, CodesOf32FragmentsAreRebuiltFromAnyOfThem) {
 // The comparison above can fail: one wrong coefficient, wherever it is, is seen.
 TEST(Parity, AWrongCoefficientIsSeen) {
   const ErasureCode code = code_of(4, 2);
-  const std::vector<Bytes> fragments = encoded(code, kSize, 9);
+  const std::vector<ByteVector> fragments = encoded(code, kSize, 9);
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NE(rebuild(code, fragments, 0b110110, i), "") << i;
   // And one in the encoder.
-  std::vector<Bytes> wrong = fragments;
+  std::vector<ByteVector> wrong = fragments;
   for (std::size_t i = 0; i < kSize; ++i) wrong[5][i] ^= times(4, fragments[2][i]);
   EXPECT_NE(rebuild(code, wrong, 0b110011), "");
 }
 
 TEST(Parity, ContributionsComeInAnyOrderAndInParts) {
   const ErasureCode code = code_of(5, 3);
-  const std::vector<Bytes> fragments = encoded(code, kSize, 21);
+  const std::vector<ByteVector> fragments = encoded(code, kSize, 21);
   std::mt19937_64 random(22);
   for (int round = 0; round < 20; ++round) {
     std::vector<std::uint32_t> order{0, 1, 2, 3, 4};
     std::ranges::shuffle(order, random);
-    std::vector<Bytes> parities = random_fragments(3, kSize, 23);  // what was there doesn't matter
+    std::vector<ByteVector> parities = random_fragments(3, kSize, 23);  // what was there doesn't matter
     const std::size_t cut = random() % kSize;
     for (const auto& [begin, size] : {std::pair{std::size_t{0}, cut}, {cut, kSize - cut}}) {
       for (const std::uint32_t j : order) {
@@ -121,11 +121,11 @@ TEST(Parity, ContributionsComeInAnyOrderAndInParts) {
 
 TEST(Parity, AContributionMadeTwiceIsTakenOut) {
   const ErasureCode code = code_of(2, 2);
-  const std::vector<Bytes> fragments = encoded(code, kSize, 31);
-  Bytes parity(kSize);
+  const std::vector<ByteVector> fragments = encoded(code, kSize, 31);
+  ByteVector parity(kSize);
   const std::vector<ParityRoom> room{{1, parity}};
   ASSERT_TRUE(contribute(code, 0, fragments[0], room, Contribution::first).has_value());
-  const Bytes of_one = parity;
+  const ByteVector of_one = parity;
   ASSERT_TRUE(contribute(code, 1, fragments[1], room, Contribution::further).has_value());
   EXPECT_EQ(parity, fragments[3]);
   ASSERT_TRUE(contribute(code, 1, fragments[1], room, Contribution::further).has_value());
@@ -138,26 +138,26 @@ TEST(Parity, AContributionMadeTwiceIsTakenOut) {
 
 TEST(Parity, AParityIsRebuiltByAFeederThatWasNeverThere) {  // a fragment that is left out counts as zeros
   const ErasureCode whole = code_of(3, 2), shorter = code_of(2, 2);
-  std::vector<Bytes> data = random_fragments(3, kSize, 41);
+  std::vector<ByteVector> data = random_fragments(3, kSize, 41);
   data[2].assign(kSize, std::byte{0});
-  const std::vector<Bytes> with_zeros = plainly_encoded(whole, data);
+  const std::vector<ByteVector> with_zeros = plainly_encoded(whole, data);
   data.pop_back();
-  const std::vector<Bytes> without = plainly_encoded(shorter, data);
+  const std::vector<ByteVector> without = plainly_encoded(shorter, data);
   EXPECT_EQ(with_zeros[3], without[2]);
   EXPECT_EQ(with_zeros[4], without[3]);
 }
 
 TEST(Parity, RefusesWhatDoesNotFit) {
   const ErasureCode code = code_of(2, 1);
-  std::vector<Bytes> data = random_fragments(2, 100, 1), parity{Bytes(100)}, untouched = parity;
+  std::vector<ByteVector> data = random_fragments(2, 100, 1), parity{ByteVector(100)}, untouched = parity;
   const auto what = [](const Status& status) { return status.has_value() ? "" : status.error().what; };
   const auto three = random_fragments(3, 100, 1);
   EXPECT_EQ(what(encode(code, bytes_of(three), rooms_of(parity))), "encode: the code has 2+1 fragments, given are 3+1");
-  std::vector<Bytes> uneven = data;
+  std::vector<ByteVector> uneven = data;
   uneven[1].resize(99);
   EXPECT_EQ(what(encode(code, bytes_of(uneven), rooms_of(parity))),
             "encode: source 1 has 99 bytes, source 0 has 100: all fragments must be equally long");
-  std::vector<Bytes> longer{Bytes(101)};
+  std::vector<ByteVector> longer{ByteVector(101)};
   EXPECT_EQ(what(encode(code, bytes_of(data), rooms_of(longer))),
             "encode: target 0 has 101 bytes, source 0 has 100: all fragments must be equally long");
   const std::vector<ParityRoom> second{{1, parity[0]}}, twice{{0, parity[0]}, {0, parity[0]}},
