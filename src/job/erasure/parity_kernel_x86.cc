@@ -12,14 +12,18 @@ constexpr int kXorOfThree = 0x96;  // of vpternlog
 #define PAWL_KERNEL __attribute__((target(PAWL_KERNEL_TARGET), always_inline)) PAWL_RACY
 #define PAWL_KERNEL_ENTRY __attribute__((target(PAWL_KERNEL_TARGET), noinline)) PAWL_RACY
 
+// What is loaded passes an empty statement, or else the compiler loads a line anew for each of its uses.
+//
 // What all kernels with lines of two halves do alike, and all with a line in one register.
 #define PAWL_HALVES                                                                             \
   struct Line {                                                                                 \
     __m256i first, second;                                                                      \
   };                                                                                            \
   PAWL_KERNEL inline Line load(const std::byte* from) {                                         \
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),                         \
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32))};                   \
+    Line line{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),                       \
+              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32))};                 \
+    asm("" : "+x"(line.first), "+x"(line.second));                                              \
+    return line;                                                                                \
   }                                                                                             \
   PAWL_KERNEL inline void store(std::byte* to, const Line& line) {                              \
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), line.first);                            \
@@ -42,7 +46,9 @@ constexpr int kXorOfThree = 0x96;  // of vpternlog
     __m512i all;                                                    \
   };                                                                \
   PAWL_KERNEL inline Line load(const std::byte* from) {             \
-    return {_mm512_loadu_si512(from)};                              \
+    Line line{_mm512_loadu_si512(from)};                            \
+    asm("" : "+v"(line.all));                                       \
+    return line;                                                    \
   }                                                                 \
   PAWL_KERNEL inline void store(std::byte* to, const Line& line) {  \
     _mm512_storeu_si512(to, line.all);                              \
