@@ -54,8 +54,12 @@ inline constexpr std::array<std::uint32_t, kLaneLines + 1> kLineShifts = [] {
 
 // Multiplying 64 bits of a reflected remainder by these folds them onto bits that come 512 bits later. The product of two
 // reflected numbers, read in place, has one x too many.
-inline constexpr long long kFoldFirst = static_cast<long long>(std::uint64_t{crc32c_power(512 + 63)} << 32);
-inline constexpr long long kFoldSecond = static_cast<long long>(std::uint64_t{crc32c_power(512 - 1)} << 32);
+constexpr long long fold_factor(std::uint32_t power) {
+  const std::uint64_t upper_half = std::uint64_t{power} << 32;
+  return static_cast<long long>(upper_half);
+}
+inline constexpr long long kFoldFirst = fold_factor(crc32c_power(512 + 63));
+inline constexpr long long kFoldSecond = fold_factor(crc32c_power(512 - 1));
 
 // Long rows one after another, shorter ones in fours, short ones through the cache.
 template <class CopyRow, class CopyFourRows>

@@ -23,7 +23,7 @@ inline ByteVector random_bytes(std::size_t size, std::uint64_t seed) {
 
 inline std::vector<ByteVector> random_fragments(std::uint32_t count, std::size_t size, std::uint64_t seed) {
   std::vector<ByteVector> fragments;
-  for (std::uint32_t i = 0; i < count; ++i) fragments.push_back(random_bytes(size, seed + 1000 * i));
+  for (std::uint32_t i = 0; i < count; ++i) fragments.push_back(random_bytes(size, seed + std::uint64_t{1000} * i));
   return fragments;
 }
 
