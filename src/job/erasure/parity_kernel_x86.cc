@@ -164,8 +164,9 @@ PAWL_KERNEL inline Parts parts_of(const Line& line) {
   return {_mm512_and_si512(line.all, mask), _mm512_and_si512(_mm512_srli_epi16(line.all, 4), mask)};
 }
 PAWL_KERNEL inline void add_product(Line& sum, const Parts& parts, Factor factor) {
-  const __m512i low = _mm512_broadcast_i32x4(*reinterpret_cast<const __m128i*>(factor->low.data()));
-  const __m512i high = _mm512_broadcast_i32x4(*reinterpret_cast<const __m128i*>(factor->high.data()));
+  // With a mask of all: g++ 12 warns of what its unmasked form leaves undefined.
+  const __m512i low = _mm512_maskz_broadcast_i32x4(0xffff, *reinterpret_cast<const __m128i*>(factor->low.data()));
+  const __m512i high = _mm512_maskz_broadcast_i32x4(0xffff, *reinterpret_cast<const __m128i*>(factor->high.data()));
   sum.all = _mm512_ternarylogic_epi64(sum.all, _mm512_shuffle_epi8(low, parts.low),
                                       _mm512_shuffle_epi8(high, parts.high), kXorOfThree);
 }
