@@ -42,7 +42,7 @@ PAWL_KERNEL inline void one_column(const Group& group, std::size_t at, const Cop
       copies.take(copied, i * kLineBytes, line);
       if constexpr (kFirstIsSum) add(sums[0][i], line);
       if constexpr (kRows > 1 || !kFirstIsSum) {
-        const Parts parts = parts_of(line);
+        const Parts& parts = parts_of(line);
         PAWL_UNROLLED for (std::size_t row = kFirstIsSum ? 1 : 0; row < kRows; ++row) {
           add_product(sums[row][i], parts, factors[row]);
         }

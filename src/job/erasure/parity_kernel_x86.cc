@@ -20,10 +20,10 @@ constexpr int kXorOfThree = 0x96;  // of vpternlog
     __m256i first, second;                                                                      \
   };                                                                                            \
   PAWL_KERNEL inline Line load(const std::byte* from) {                                         \
-    Line line{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),                       \
-              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32))};                 \
-    asm("" : "+x"(line.first), "+x"(line.second));                                              \
-    return line;                                                                                \
+    __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));                 \
+    __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));           \
+    asm("" : "+x"(first), "+x"(second));                                                        \
+    return {first, second};                                                                     \
   }                                                                                             \
   PAWL_KERNEL inline void store(std::byte* to, const Line& line) {                              \
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), line.first);                            \
@@ -46,9 +46,9 @@ constexpr int kXorOfThree = 0x96;  // of vpternlog
     __m512i all;                                                    \
   };                                                                \
   PAWL_KERNEL inline Line load(const std::byte* from) {             \
-    Line line{_mm512_loadu_si512(from)};                            \
-    asm("" : "+v"(line.all));                                       \
-    return line;                                                    \
+    __m512i all = _mm512_loadu_si512(from);                         \
+    asm("" : "+v"(all));                                            \
+    return {all};                                                   \
   }                                                                 \
   PAWL_KERNEL inline void store(std::byte* to, const Line& line) {  \
     _mm512_storeu_si512(to, line.all);                              \
@@ -66,14 +66,14 @@ constexpr int kXorOfThree = 0x96;  // of vpternlog
   constexpr std::size_t kLinesAtOnce = 4;
 
 // --- A byte times a coefficient is a product of a matrix of bits with it: one instruction.
-#define PAWL_BIT_MATRICES                               \
-  using Factor = std::uint64_t;                         \
-  Factor factor_of(std::uint8_t c) {                    \
-    return kBitMatrices[c];                             \
-  }                                                     \
-  using Parts = Line;                                   \
-  PAWL_KERNEL inline Parts parts_of(const Line& line) { \
-    return line;                                        \
+#define PAWL_BIT_MATRICES                                      \
+  using Factor = std::uint64_t;                                \
+  Factor factor_of(std::uint8_t c) {                           \
+    return kBitMatrices[c];                                    \
+  }                                                            \
+  using Parts = Line;                                          \
+  PAWL_KERNEL inline const Parts& parts_of(const Line& line) { \
+    return line;                                               \
   }
 
 namespace gfni {
