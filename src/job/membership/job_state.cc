@@ -20,8 +20,8 @@ using nlohmann::json;
 constexpr int kDepthMax = 16;
 constexpr std::size_t kSheetNameBytes = 64;  // at most, in a state
 // What a sheet may have, and in which order it takes that until the rest is short enough.
-constexpr std::array kSheetFields{"sources", "restart",  "struck",   "evicted", "moved",
-                                  "causes",  "departed", "attempts", "waiting", "verdict"};
+constexpr std::array kSheetFields{"sources", "restart",  "struck",   "evicted", "moved",  "causes",
+                                  "before",  "departed", "attempts", "waiting", "verdict"};
 constexpr std::uint64_t kAllSourcesMax = std::uint64_t{4} * kSeatsMax;
 
 // The texts of an enumeration, in the order of its values, which begin at 0.
@@ -114,6 +114,11 @@ struct SeatRange {
   Seat first;
   std::uint32_t seats = 0;
 };
+struct BeforeRow {  // the seats from `first` on go on from those from `before` on
+  Seat first;
+  std::uint32_t seats = 0;
+  Seat before;
+};
 template <class Io, Is<NodeLife> Row>
 void columns(Io& io, Row& r) {
   io(r.node), io(r.incarnation);
@@ -147,10 +152,14 @@ template <class Io, Is<SeatRange> Row>
 void columns(Io& io, Row& r) {
   io(r.first), io(r.seats);
 }
+template <class Io, Is<BeforeRow> Row>
+void columns(Io& io, Row& r) {
+  io(r.first), io(r.seats), io(r.before);
+}
 template <class Type>
 concept IsRow = std::same_as<Type, SeatRow> || std::same_as<Type, MovedRow> || std::same_as<Type, NodeLife> ||
     std::same_as<Type, TopologyName> || std::same_as<Type, LineageEntry> || std::same_as<Type, SourceRow> ||
-    std::same_as<Type, SourceCell> || std::same_as<Type, SeatRange>;
+    std::same_as<Type, SourceCell> || std::same_as<Type, SeatRange> || std::same_as<Type, BeforeRow>;
 
 struct TopologyRecord {
   Generation generation;
@@ -165,6 +174,7 @@ struct JobRecordOf {
   std::vector<MovedRow> moved;  // with one: what is another's there, ascending
   std::vector<SourceRow> sources;
   std::vector<SeatRange> restart;
+  std::vector<BeforeRow> before;  // ascending; seats of no row go by their own numbers
 };
 using JobRecord = JobRecordOf<JobState>;             // what is read
 using JobRecordView = JobRecordOf<const JobState&>;  // what is written: a state of many seats is not copied for it
@@ -191,6 +201,7 @@ requires(Is<Record, JobRecord> || Is<Record, JobRecordView>) void fields(Io& io,
   auto& s = r.state;
   io("generation", s.generation), io("phase", s.phase), io("leader", s.leader);
   io.unless_default("topology", r.topology), io.unless_default("seats", r.seats), io.unless_default("moved", r.moved);
+  io.unless_default("before", r.before);
   io.unless_default("evicted", s.evicted), io.unless_default("departed", s.departed),
       io.unless_default("struck", s.struck);
   io.unless_default("lineage", s.lineage), io.unless_default("ran", s.ran), io.unless_default("committed", s.committed);
@@ -518,11 +529,36 @@ void check_sources(Reader& reader, const std::vector<SourceRow>& rows) {
     if (!holes_in(extents).empty()) reader.fail(text("sources[", i, "]: they don't have the whole stream"));
   }
 }
+// Each row as long as it can be, of seats that there are; no two seats go on from the same one.
+void check_before(Reader& reader, const std::vector<BeforeRow>& rows, std::uint64_t seats) {
+  if (rows.empty()) return;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;  // first and end
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const BeforeRow& row = rows[i];
+    if (row.seats == 0 || std::uint64_t{row.first.value} + row.seats > seats)
+      return reader.fail(text("before[", i, "]: out of range, no such seat"));
+    if (std::uint64_t{row.before.value} + row.seats > kSeatsMax)
+      return reader.fail(text("before[", i, "]: out of range (at most ", kSeatsMax, " seats)"));
+    if (row.first.value < end) return reader.fail(text("before[", i, "]: not behind the row before it"));
+    const bool joins = i > 0 && row.first.value == end && rows[i - 1].before.value + rows[i - 1].seats == row.before.value;
+    if (joins || row.before == row.first) return reader.fail(text("before[", i, "]: seats that are not written so"));
+    if (row.first.value > end) taken.emplace_back(end, row.first.value);
+    taken.emplace_back(row.before.value, std::uint64_t{row.before.value} + row.seats);
+    end = std::uint64_t{row.first.value} + row.seats;
+  }
+  if (end < seats) taken.emplace_back(end, seats);
+  std::ranges::sort(taken);
+  for (std::size_t i = 1; i < taken.size(); ++i)
+    if (taken[i].first < taken[i - 1].second)
+      return reader.fail(text("before: two seats go on from seat ", taken[i].first));
+}
 // Of the seats that a record has itself, or that its topology has.
 void check_seats(Reader& reader, const JobRecord& record, std::uint64_t seats) {
   if (seats_in(reader, "sources", record.sources) != seats && !record.sources.empty())
     reader.fail("sources: not one for each seat");
   check_sources(reader, record.sources);
+  check_before(reader, record.before, seats);
   (void)seats_in(reader, "restart", record.restart);
   for (std::size_t i = 0; i < record.restart.size(); ++i)
     if (std::uint64_t{record.restart[i].first.value} + record.restart[i].seats > seats)
@@ -582,12 +618,18 @@ std::vector<Member> seats_of(const std::vector<SeatRow>& rows) {
   return seats;
 }
 
+// Whatever they go on from.
+bool sits_alike(const Member& one, const Member& other) {
+  return one.seat == other.seat && one.life == other.life && one.address == other.address &&
+         one.local_index == other.local_index && one.domain == other.domain && one.plan_domain == other.plan_domain;
+}
+
 // Of as many seats: those that are others' now.
 std::vector<MovedRow> moved_since(const std::vector<Member>& before, const std::vector<Member>& seats) {
   std::vector<MovedRow> moved;
   for (std::size_t i = 0; i < seats.size(); ++i) {
     const Member& member = seats[i];
-    if (member == before[i]) continue;
+    if (sits_alike(member, before[i])) continue;
     const bool next = !moved.empty() && moved.back().first.value + moved.back().row.seats == member.seat.value;
     if (next && continues(moved.back().row, member))
       ++moved.back().row.seats;
@@ -612,7 +654,7 @@ SourceRow row_of(const JobState& state, std::span<const Source> sources) {
 
 // Without its seats. Refers to `state`.
 JobRecordView record_of(const JobState& state) {
-  JobRecordView record{state, {}, {}, {}, {}, {}};
+  JobRecordView record{state, {}, {}, {}, {}, {}, {}};
   const std::span<const Source> sources(state.sources);
   for (std::size_t i = 0, end = 0; i < sources.size(); i = end) {
     while (end < sources.size() && sources[end].seat == sources[i].seat) ++end;
@@ -631,6 +673,15 @@ JobRecordView record_of(const JobState& state) {
     else
       record.restart.push_back({seat, 1});
   }
+  for (const Member& member : state.seats) {
+    if (!member.before) continue;
+    BeforeRow* const last = record.before.empty() ? nullptr : &record.before.back();
+    if (last != nullptr && last->first.value + last->seats == member.seat.value &&
+        last->before.value + last->seats == member.before->value)
+      ++last->seats;
+    else
+      record.before.push_back({member.seat, 1, *member.before});
+  }
   return record;
 }
 
@@ -640,6 +691,9 @@ JobState state_of(JobRecord record, std::vector<Member> seats) {
   for (const MovedRow& moved : record.moved)
     for (std::uint32_t i = 0; i < moved.row.seats; ++i)
       state.seats[moved.first.value + i] = member_of(moved.row, Seat(moved.first.value + i), i);
+  for (const BeforeRow& row : record.before)
+    for (std::uint32_t i = 0; i < row.seats; ++i)
+      state.seats[row.first.value + i].before = Seat(row.before.value + i);
   Seat seat;
   for (const SourceRow& row : record.sources)
     for (std::uint32_t i = 0; i < row.seats; ++i, ++seat.value)
@@ -803,7 +857,11 @@ std::span<const Source> sources_of(std::span<const Source> sources, Seat seat) {
   const auto found = std::ranges::equal_range(sources, seat, {}, &Source::seat);
   return {found.begin(), found.end()};
 }
+bool are_renumbered(std::span<const Member> seats) {
+  return std::ranges::any_of(seats, [](const Member& member) { return member.before.has_value(); });
+}
 Topology make_topology(Generation generation, std::vector<Member> seats) {
+  for (Member& member : seats) member.before.reset();
   std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a over whole words, and over the bytes of texts
   const auto mix = [&digest](std::uint64_t word) {
     digest = (digest ^ word) * 0x100000001b3u;

@@ -24,7 +24,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 8;
+inline constexpr std::uint32_t kProtocolVersion = 9;
 
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
@@ -78,8 +78,20 @@ struct Member {  // who sits where
   std::uint32_t local_index = 0;  // which of the node's trainers
   std::string domain = {};        // the node's failure domain; empty: it is one of its own
   std::string plan_domain = {};   // that of the first node here, for which copies were placed: a swap keeps it
+  // Since the world has changed: the seat before it, from which it goes on. The seat's state goes by that number wherever it
+  // lies, in slots of any generation: in arenas, inventories and strikes. None: by its own.
+  std::optional<Seat> before = {};
   bool operator==(const Member&) const = default;
 };
+[[nodiscard]] inline Seat before_of(const Member& member) {
+  return member.before.value_or(member.seat);
+}
+// Of `seats` (index = seat); who has no place there goes by his own number.
+[[nodiscard]] inline Seat before_of(std::span<const Member> seats, Seat seat) {
+  return seat.value < seats.size() ? before_of(seats[seat.value]) : seat;
+}
+// Whether any of them goes by another number.
+[[nodiscard]] bool are_renumbered(std::span<const Member> seats);
 
 enum class JobPhase : std::uint8_t { forming, restoring, running, quiescing, finished, failed };
 
@@ -105,7 +117,7 @@ struct Source {
 // A source that proved wrong in use, in that extent; never tried twice.
 struct Struck {
   NodeLife at;
-  Seat seat;
+  Seat seat;  // the number by which what lies there goes (before_of)
   SourceKind kind = SourceKind::nothing;
   Generation slot_generation;
   Step step;
@@ -159,7 +171,8 @@ struct JobState {
   Generation generation;
   JobPhase phase = JobPhase::forming;
   NodeLife leader;
-  std::vector<Member> seats;       // index = seat; in quiescing: the members of before, dead ones included
+  // Index = seat: the world. In quiescing: the members of before, dead ones included; another world begins with `restoring`.
+  std::vector<Member> seats;
   std::vector<NodeLife> evicted;   // by the last recovery; none of these is ever a source or a member again
   std::vector<NodeLife> departed;  // by earlier ones, the newest 64: a registration that outlives its node is no spare
   std::vector<Struck> struck;      // since the last `running`
@@ -177,7 +190,8 @@ struct JobState {
   std::vector<Cause> causes;      // of the last recovery, oldest first
   std::vector<Attempt> attempts;  // fruitless ones
   std::string waiting;            // for what, if the decision waits ("a spare for seat 2")
-  std::string verdict;            // of finished and failed, a sentence; else which committed steps are redone, if any
+  // Of finished and failed, a sentence; else which committed steps are redone, and why a wished world was refused, if so.
+  std::string verdict;
   bool operator==(const JobState&) const = default;
 };
 
@@ -200,7 +214,7 @@ struct FaultReport {
   bool operator==(const FaultReport&) const = default;
 };
 
-// Who sits where, in a key of its own: topology/<generation>. A state of more than a few nodes names one, and has only
+// Who sits where (without the seats before them), in a key of its own: topology/<generation>. A state of more than a few nodes names one, and has only
 // the seats that are others' since. So what all watch stays small, however many nodes there are; newcomers read both.
 // Written in one transaction with the first state that names it; what the state names is there as long as it stands.
 struct Topology {

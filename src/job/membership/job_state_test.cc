@@ -34,6 +34,7 @@ JobState full_state() {
   state.phase = JobPhase::quiescing;
   state.leader = life(3, kHuge);
   state.seats = {{Seat(0), life(0, 17), "10.77.0.10:7000", 0}, {Seat(1), life(4, 18), "host:\"1\"", 1}};
+  state.seats[1].before = Seat(5);
   state.evicted = {life(1, 9)};
   state.departed = {life(2, 3), life(1, 4)};
   state.struck = {{life(0, 17), Seat(1), SourceKind::replica, Generation(2), Step(40)},
@@ -380,6 +381,75 @@ TEST(JobState, WhatMovesToNoSeatIsRefused) {
   const std::string own = to_json(state);
   expect_corrupt(parse_job_state(replaced(own, "\"phase\":", "\"moved\":[[1,9,9,\"a\",0,1]],\"phase\":")),
                  "moved: from no topology");
+}
+
+// --- Another world
+
+// Of eight nodes of two seats: seats 2 to 7 are those that were 4 to 9, and 8 and 9 were 3 and 2.
+JobState state_of_another_world() {
+  JobState state;
+  state.generation = Generation(4);
+  for (std::uint32_t seat = 0; seat < 10; ++seat) {
+    const std::uint32_t before = seat < 2 ? seat : seat < 8 ? seat + 2 : 11 - seat;
+    state.seats.push_back({Seat(seat), life(before / 2, 7), "host", before % 2});
+    if (before != seat) state.seats.back().before = Seat(before);
+  }
+  return state;
+}
+
+TEST(JobState, OfAnotherWorldItSaysInRowsWhichSeatsWereBeforeThese) {
+  const JobState state = state_of_another_world();
+  const std::string written = to_json(state);
+  EXPECT_NE(written.find(R"("before":[[2,6,4],[8,1,3],[9,1,2]])"), std::string::npos) << written;
+  EXPECT_EQ(*parse_job_state(written), state);
+  EXPECT_TRUE(are_renumbered(state.seats));
+  EXPECT_EQ(before_of(state.seats, Seat(3)), Seat(5));
+  EXPECT_EQ(before_of(state.seats, Seat(1)), Seat(1));
+  EXPECT_EQ(before_of(state.seats, Seat(10)), Seat(10)) << "there is no such seat";
+
+  const WrittenState named = write_state(state, nullptr, 0);
+  ASSERT_TRUE(named.topology);
+  EXPECT_EQ(*parse_topology(to_json(*named.topology)), *named.topology);
+  EXPECT_EQ(*read_state(named.state, &*named.topology), state);
+  JobState next = state;  // the same nodes in the same places, from which other seats go on
+  std::swap(next.seats[8].before, next.seats[9].before);
+  const WrittenState again = write_state(next, &*named.topology, 0);
+  EXPECT_FALSE(again.topology);
+  EXPECT_EQ(*read_state(again.state, &*named.topology), next);
+  const WrittenState apart = write_state(state, nullptr, kMovedRowsMax, {nullptr, 1});
+  ASSERT_TRUE(apart.sheet);
+  EXPECT_NE(apart.sheet->text.find("before"), std::string::npos);
+  EXPECT_EQ(*read_state(apart.state, nullptr, &*apart.sheet), state);
+}
+
+TEST(JobState, WhereAllSeatsStayNothingIsWrittenOfIt) {
+  JobState state = full_state();
+  EXPECT_NE(to_json(state).find("before"), std::string::npos);
+  state.seats[1].before.reset();
+  EXPECT_EQ(to_json(state).find("before"), std::string::npos);
+  EXPECT_FALSE(are_renumbered(state.seats));
+}
+
+TEST(JobState, SeatsBeforeThatAreWrittenInAnotherWayAreRefused) {
+  const JobState state = state_of_another_world();
+  const WrittenState named = write_state(state, nullptr, 0);
+  const auto refused = [&](std::string_view rows, std::string_view why) {
+    const std::string from = "[[2,6,4],[8,1,3],[9,1,2]]";
+    expect_corrupt(parse_job_state(replaced(to_json(state), from, rows)), why);
+    expect_corrupt(read_state(replaced(named.state, from, rows), &*named.topology), why);
+  };
+  refused("[[2,6,4],[8,1,3],[9,2,20]]", "before[2]: out of range, no such seat");
+  refused("[[10,1,2]]", "before[0]: out of range, no such seat");
+  refused("[[2,0,4]]", "before[0]: out of range, no such seat");
+  refused("[[2,2,262143]]", "before[0]: out of range (at most 262144 seats)");
+  refused("[[2,6,4],[7,1,30]]", "before[1]: not behind the row before it");
+  refused("[[4,1,30],[2,1,31]]", "before[1]: not behind the row before it");
+  refused("[[2,6,4],[8,1,10]]", "before[1]: seats that are not written so");
+  refused("[[2,6,2]]", "before[0]: seats that are not written so");
+  refused("[[2,6,4],[8,1,3],[9,1,3]]", "before: two seats go on from seat 3");
+  refused("[[2,6,4]]", "before: two seats go on from seat 8");
+  refused("[[2,6,4,1]]", "has 4 columns, not 3");
+  refused("[[2,6]]", "before[0]");
 }
 
 TEST(JobState, TooManyNodesForOneRecordAreNamedWithTheArithmetic) {
