@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -72,6 +73,8 @@ struct QuiescingView {
   std::vector<NodeId> cordoned = {};   // of these none becomes a member
   std::vector<NodeLife> silent = {};   // spares that did not answer on their data link: only if no other is left
   bool lingering_late = false;         // who lingers has had the time to report (duties.h)
+  // Another world, if one is wished: of each of its seats the seat before it, by the number by which that one's state goes.
+  std::optional<std::vector<Seat>> wished = {};
 };
 // Wait, or StateMove to restoring, or StateMove to failed with the lost shards named (never a guess). A dead node's seats go to a
 // healthy registered node that is no member, was not evicted, is not cordoned and has enough parked trainers (in the order
@@ -79,6 +82,12 @@ struct QuiescingView {
 // Which step R is: planner.h. R = 0 is a cold restart, and only if nobody knew of a commit; with no survivor left who
 // could know, it is refused. R below a known committed step (beyond the policy, or sources struck out) goes on, and
 // `verdict` says what is redone. A seat whose living node reports no living trainer for it joins `restart`.
+// `wished`: the same slots fill another world, with other seats, fewer or more, in any order. A seat sits where the seat before it
+// sits, or where a spare takes that place; a seat before that nobody has now, at a spare. All trainers that stay start anew:
+// their ranks and groups are others. Who has no seat left is evicted, and lingers like any other. Refused, with the reason in `why`
+// and `verdict`, and the job goes on in its own world: where a seat before is named twice, seats of a node don't follow each
+// other, fewer copies could be kept or are there of a seat that nobody has now, no spare is free, or that world, read from who
+// stays in it, would go back behind a committed step, or behind the step from which the old one goes on. From step 0 every world is as good as any: its seats go by their own numbers.
 // Where the members alone hold no step to go on from, or only an earlier one than was committed, the plan also reads from
 // lingering nodes: evicted in this recovery, alive and registered, frozen in this very generation. It waits for their
 // inventories as long as they are registered and not late; then for ever, and says so, if without them nothing is left to

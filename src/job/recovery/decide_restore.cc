@@ -1,6 +1,7 @@
 // From frozen inventories to who sits where and reads what, or the verdict that it cannot be done.
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -244,10 +245,16 @@ Reports reports_of(const QuiescingView& view, const Roster& roster) {
   return reports;
 }
 
+struct Ask {
+  bool unproven = false;
+  std::optional<std::span<const Seat>> world = {};  // none: the state's
+};
+
 Plan plan_of(const QuiescingView& view, std::span<const Inventory> inventories, const Reports& reports,
-             std::span<const NodeLife> evicted, std::span<const NodeLife> lingering, bool unproven = false) {
+             std::span<const NodeLife> evicted, std::span<const NodeLife> lingering, Ask ask = {}) {
   PlanInput input;
-  input.unproven = unproven;
+  input.unproven = ask.unproven;
+  input.wished = ask.world;
   input.seat_count = static_cast<std::uint32_t>(view.state.seats.size());
   input.inventories = inventories;
   input.lineage = view.state.lineage;
@@ -279,21 +286,20 @@ bool is_enough(const Plan& plan, bool anybody) {
 }
 
 // With what lies at lingering nodes.
-Plan plan_of_all(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted,
-                 bool unproven = false) {
+Plan plan_of_all(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted, Ask ask = {}) {
   const std::vector<NodeLife> lingering = lives_in(reports.lingering);
   std::vector<NodeLife> gone(evicted.begin(), evicted.end());
   std::erase_if(gone, [&lingering](NodeLife life) { return contains(lingering, life); });
   std::vector<Inventory> all(reports.members.begin(), reports.members.end());
   all.insert(all.end(), reports.lingering.begin(), reports.lingering.end());
-  return plan_of(view, all, reports, gone, lingering, unproven);
+  return plan_of(view, all, reports, gone, lingering, ask);
 }
 
 // From the members' memory alone if that is enough: they are there for longer.
-Plan best_plan(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted) {
-  Plan plan = plan_of(view, reports.members, reports, evicted, {});
+Plan best_plan(const QuiescingView& view, const Reports& reports, std::span<const NodeLife> evicted, Ask ask = {}) {
+  Plan plan = plan_of(view, reports.members, reports, evicted, {}, ask);
   if (reports.lingering.empty() || is_enough(plan, is_anybody_there(view, reports))) return plan;
-  Plan more = plan_of_all(view, reports, evicted);
+  Plan more = plan_of_all(view, reports, evicted, ask);
   return more.resume > plan.resume ? more : plan;
 }
 
@@ -301,7 +307,7 @@ Plan best_plan(const QuiescingView& view, const Reports& reports, std::span<cons
 // from what others have declared equal. Any step that is proven is better, an earlier one too.
 Plan with_last_resort(const QuiescingView& view, const Reports& reports, bool anybody, bool all_heard, Plan plan) {
   if (!is_beyond_recovery(plan, anybody) || (!all_heard && !view.lingering_late)) return plan;
-  Plan unproven = plan_of_all(view, reports, view.state.evicted, true);
+  Plan unproven = plan_of_all(view, reports, view.state.evicted, {.unproven = true});
   return is_beyond_recovery(unproven, anybody) ? plan : unproven;
 }
 
@@ -328,7 +334,8 @@ void begin_restoring(JobState& next, const QuiescingView& view, const Plan& plan
   if (next.cold) {
     next.sources.clear();
     next.restart.clear();
-    for (const Member& member : next.seats) {
+    for (Member& member : next.seats) {
+      member.before.reset();
       next.sources.push_back({member.seat, SourceKind::nothing, {}, {}, {}});
       next.restart.push_back(member.seat);
     }
@@ -339,6 +346,136 @@ void begin_restoring(JobState& next, const QuiescingView& view, const Plan& plan
   next.plan_digest = digest_of(next.sources, next.resume);
   next.waiting.clear();
   next.verdict = redone_steps(plan);
+}
+
+// --- Another world
+
+struct World {
+  Plan plan;
+  JobState state;  // as it is, with the world's seats where they can sit before any spare has taken one
+  Seating seating;
+  std::vector<Member> seats;  // and then
+};
+
+Error refused(std::string why) {
+  return {Code::invalid, std::move(why)};
+}
+
+Status check_wished(std::span<const Seat> wished) {
+  if (wished.empty() || wished.size() > kSeatsMax) return refused(text("it has ", wished.size(), " seats"));
+  std::set<Seat> taken;
+  for (const Seat before : wished)
+    if (before.value >= kSeatsMax || !taken.insert(before).second)
+      return refused(text("two seats can't go on from seat ", before, ", or there is no such seat"));
+  return {};
+}
+
+// Each where the seat before it sits. One that nobody has now sits nowhere: as at a dead node, of which as many as a node takes are
+// one. Who sits nowhere is `evicted` of the state that is asked for spares.
+std::vector<Member> seats_in(const QuiescingView& view, std::span<const Seat> wished, std::vector<NodeLife>& nowhere) {
+  std::map<Seat, const Member*> now;
+  for (const Member& member : view.state.seats) now.emplace(before_of(member), &member);
+  std::vector<Member> seats;
+  for (const Seat before : wished) {
+    const Seat seat(static_cast<std::uint32_t>(seats.size()));
+    const auto found = now.find(before);
+    Member member = found != now.end() ? *found->second : Member{};
+    if (found == now.end()) {
+      const bool follows = !nowhere.empty() && seats.back().life == nowhere.back() &&
+                           seats.back().local_index + 1 < view.spec.seats_per_node;
+      if (!follows)
+        nowhere.push_back({NodeId(std::numeric_limits<std::uint32_t>::max()), Incarnation(nowhere.size() + 1)});
+      member.life = nowhere.back();
+      member.local_index = follows ? seats.back().local_index + 1 : 0;
+    }
+    member.seat = seat;
+    member.before = before != seat ? std::optional(before) : std::nullopt;
+    seats.push_back(std::move(member));
+  }
+  return seats;
+}
+
+// The places of what is counted, in the world's numbers.
+void renumber(std::vector<Attempt>& attempts, std::span<const Member> from, std::span<const Member> to) {
+  std::erase_if(attempts, [&](Attempt& attempt) {
+    if (!attempt.seat) return false;
+    attempt.seat = seat_after(to, before_of(from, *attempt.seat));
+    return !attempt.seat;
+  });
+}
+
+// Places that have all of it. Of a seat that sits nowhere a plan names them all.
+std::size_t copies_of(const Plan& plan, Seat seat) {
+  std::set<NodeLife> places;
+  for (const Source& source : sources_of(plan.sources, seat))
+    if (source.extent.is_whole()) places.insert(source.from);
+  return places.size();
+}
+
+// Nothing is read from who leaves with his seats, so nothing is lost if he is gone at once.
+// Fails: `invalid`, why the job has to go on in its own world.
+Result<World> world_of(const QuiescingView& view, const Reports& reports, bool anybody, const Plan& own) {
+  const std::span<const Seat> wished(*view.wished);
+  PAWL_TRY(check_wished(wished));
+  World world;
+  world.state = view.state;
+  JobState& state = world.state;
+  std::vector<NodeLife> nowhere;
+  state.seats = seats_in(view, wished, nowhere);
+  for (const NodeLife& life : survivors_of(view.state))
+    if (!lowest_seat_of(state, life)) state.evicted.push_back(life);
+  world.plan = best_plan(view, reports, state.evicted, {.world = wished});
+  world.plan.committed = std::max(world.plan.committed, own.committed);  // who leaves may alone know it
+  const Plan& plan = world.plan;
+  if (!is_enough(plan, anybody))
+    return refused(text("step ", plan.committed, " was committed, and it can't go on from there: ",
+                        joined(plan.lost, "; ")));
+  if (!is_beyond_recovery(own, anybody) && plan.resume < own.resume)
+    return refused(text("it would go back to step ", plan.resume, ", and this one goes on from step ", own.resume));
+  std::size_t changes = 0;
+  for (std::size_t i = 0; i < state.seats.size(); ++i)
+    changes += i == 0 || state.seats[i].life != state.seats[i - 1].life ? 1 : 0;
+  if (changes != lives_of(state.seats).size()) return refused("the seats of a node don't follow each other");
+  const Ring ring = ring_of(state.seats, view.spec.replica_count);
+  const Ring ring_now = ring_of(view.state.seats, view.spec.replica_count);
+  if (ring.replica_count() != ring_now.replica_count())
+    return refused(text("each seat would have ", ring.replica_count(), " copies, not ", ring_now.replica_count()));
+  for (const Member& member : state.seats)
+    if (contains(nowhere, member.life) && plan.resume > Step(0) && copies_of(plan, member.seat) <= ring.replica_count())
+      return refused(text("of seat ", before_of(member), ", which nobody has now, there are ", copies_of(plan, member.seat),
+                          " copies, and ", ring.replica_count() + 1, " are kept of each"));
+  renumber(state.attempts, view.state.seats, state.seats);
+  JobState asking = state;
+  asking.evicted.insert(asking.evicted.end(), nowhere.begin(), nowhere.end());
+  world.seats = state.seats;
+  world.seating = seat_spares({view.spec, asking, {}, view.nodes, view.cordoned, view.silent}, world.seats);
+  if (!world.seating.unseated.empty())
+    return refused(text("no spare is free for seat ", numbers_of(world.seating.unseated)));
+  for (Member& member : world.seats)
+    if (contains(nowhere, state.seats[member.seat.value].life)) member.plan_domain = member.domain;
+  return world;
+}
+
+StateMove into_world(const QuiescingView& view, World world, NodeLife self) {
+  std::vector<Seat> restart;
+  for (const Member& member : world.seats)
+    if (!contains(world.seating.moved, member.seat)) restart.push_back(member.seat);
+  JobState next = world.state;
+  next.seats = world.seats;
+  const QuiescingView from{view.spec, world.state, {}, view.nodes, view.cordoned, view.silent};
+  begin_restoring(next, from, world.plan, std::move(restart), self);
+  if (contains(next.evicted, next.leader)) next.leader = next.seats.front().life;  // who leaves, leads no more
+  std::string before;
+  for (const Member& member : next.seats) before += text(before.empty() ? "" : ",", before_of(member));
+  std::string why = text(why_restoring(from, next, world.plan, world.seating), "; a world of ", next.seats.size(),
+                         " seats instead of ", view.state.seats.size(), ", which go on from seats ", before);
+  return {std::move(next), std::move(why)};
+}
+
+bool wishes_another(const QuiescingView& view) {
+  if (!view.wished) return false;
+  return !std::ranges::equal(*view.wished, view.state.seats, {}, {},
+                             [](const Member& member) { return before_of(member); });
 }
 
 // Who of two that linger stays for longer. A drained one gets no seat, so it is of no use elsewhere. All agree: who drains
@@ -408,8 +545,8 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
     std::vector<Source> left;  // a seat that can still read all of its stream elsewhere goes on
     std::ranges::copy_if(all, std::back_inserter(left), [&](const Source& other) { return !is_gone(other); });
     if (!are_enough(left, all))
-      struck.push_back(
-          {source.from, source.seat, source.kind, source.slot_generation, source.step, source.extent, source.of});
+      struck.push_back({source.from, before_of(state.seats, source.seat), source.kind, source.slot_generation, source.step,
+                        source.extent, source.of});
   }
   return struck;
 }
@@ -433,6 +570,12 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     return Wait{text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),
                 {},
                 view.lingering_late};
+  std::string why_not;
+  if (wishes_another(view)) {
+    Result<World> world = world_of(view, reports, anybody, plan);
+    if (world) return into_world(view, std::move(*world), self);
+    why_not = text("the world of ", view.wished->size(), " seats that was wished is refused: ", world.error().what);
+  }
   if (is_beyond_recovery(plan, anybody)) {
     JobState ended = failed(state, self, beyond_recovery(view.spec, plan, anybody));
     std::string why = ended.verdict;
@@ -453,6 +596,10 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
   }
   begin_restoring(next, view, plan, restarts(state, reports.members, seating), self);
   std::string why = why_restoring(view, next, plan, seating);
+  if (!why_not.empty()) {
+    why += "; " + why_not;
+    next.verdict += text(next.verdict.empty() ? "" : "; ", why_not);
+  }
   return StateMove{std::move(next), std::move(why)};
 }
 

@@ -232,6 +232,170 @@ TEST_F(Recovery, OfSeveralSparesTakesOneByWhichNoCopiesShareAFailureDomain) {
   EXPECT_TRUE(has(said, "copies at nodes 0 and 3 are both in failure domain rack0")) << said;
 }
 
+// --- Another world
+
+class AnotherWorld : public Recovery {
+ protected:
+  AnotherWorld() { opened(cause(FaultKind::communication, std::nullopt)); }
+  StateMove restored(std::vector<std::uint32_t> wished) {
+    QuiescingView view{spec, state, inventories, nodes, cordoned};
+    view.wished.emplace();
+    for (const std::uint32_t before : wished) view.wished->emplace_back(before);
+    const Decision decision = decide_restore(view, life(9));
+    (void)moved(decision);
+    return std::get<StateMove>(decision);
+  }
+  // In its own world, for this reason.
+  void expect_refused(std::vector<std::uint32_t> wished, const std::string& why) {
+    const StateMove move = restored(std::move(wished));
+    JobState own = moved(restore());
+    EXPECT_TRUE(has(move.next.verdict, why)) << move.next.verdict;
+    EXPECT_TRUE(has(move.why, why)) << move.why;
+    own.verdict = move.next.verdict;
+    EXPECT_EQ(move.next, own);
+  }
+};
+
+TEST_F(AnotherWorld, GoesOnFromTheSlotsOfTheSeatsBefore) {
+  report(40, 40);
+  const StateMove move = restored({2, 0});
+  EXPECT_TRUE(has(move.why, "a world of 2 seats instead of 3, which go on from seats 2,0")) << move.why;
+  EXPECT_EQ(move.next.resume, Step(40));
+  EXPECT_EQ(move.next.verdict, "");
+  const Member first{Seat(0), life(2), "host2:1", 0, "", "", Seat(2)};
+  const Member second{Seat(1), life(0), "host0:1", 0, "", "", Seat(0)};
+  EXPECT_EQ(move.next.seats, (std::vector{first, second}));
+  EXPECT_EQ(move.next.sources[0], (Source{Seat(0), SourceKind::own_arena, life(2), Generation(1), Step(40)}));
+  EXPECT_EQ(move.next.sources[1], (Source{Seat(1), SourceKind::own_arena, life(0), Generation(1), Step(40)}));
+  EXPECT_EQ(move.next.restart, (std::vector{Seat(0), Seat(1)})) << "their ranks are others";
+  EXPECT_EQ(move.next.evicted, std::vector{life(1)}) << "it has no seat left";
+  state = move.next;
+  run();
+  EXPECT_EQ(state.seats, (std::vector{first, second}));
+
+  // Back into an order of its own: nothing says any more that it ever was another.
+  opened(cause(FaultKind::communication, std::nullopt));
+  inventories.clear();
+  for (const std::uint32_t node : {0u, 2u})
+    inventories.push_back({life(node),
+                           state.generation,
+                           Step(45),
+                           {{Seat(node), SourceKind::own_arena, Generation(2), Step(45), SlotState::sealed, 7}},
+                           {Seat(0), Seat(1)},
+                           0});
+  const JobState back = restored({0, 2}).next;
+  EXPECT_EQ(back.resume, Step(45));
+  EXPECT_EQ(back.seats[0], (Member{Seat(0), life(0), "host0:1", 0}));
+  EXPECT_EQ(back.seats[1], (Member{Seat(1), life(2), "host2:1", 0, "", "", Seat(2)}));
+  EXPECT_EQ(back.sources[1].from, life(2));
+}
+
+TEST_F(AnotherWorld, NeedsNoSpareForASeatFromWhichNobodyGoesOn) {
+  node_lost(1);
+  nodes = {record(0, 0), record(2, 0)};
+  report(40, 40);
+  EXPECT_TRUE(has(waits(restore()).what, "a spare for seat 1"));
+  const JobState next = restored({0, 2}).next;
+  EXPECT_EQ(next.phase, JobPhase::restoring);
+  EXPECT_EQ(next.seats.size(), 2u);
+  EXPECT_EQ(next.resume, Step(40));
+}
+
+TEST_F(AnotherWorld, ADeadNodesSeatIsASparesThereToo) {
+  node_lost(1);
+  report(40, 40);
+  const JobState next = restored({1, 2}).next;
+  EXPECT_EQ(next.seats[0], (Member{Seat(0), life(3), "host3:1", 0, "", "", Seat(1)}));
+  EXPECT_EQ(next.sources[0], (Source{Seat(0), SourceKind::replica, life(2), Generation(1), Step(40)}));
+  EXPECT_EQ(next.restart, std::vector{Seat(1)}) << "the spare's trainer is new";
+  EXPECT_EQ(next.evicted, (std::vector{life(1), life(0)}));
+  state = next;
+  state.evicted = {life(2)};  // it lingers
+  const std::vector<NodeLife> gone{life(2)};
+  const std::vector<Struck> struck = gone_sources(state, {}, gone);
+  ASSERT_FALSE(struck.empty());
+  EXPECT_EQ(struck[0].seat, Seat(1)) << "what lies there goes by the seat before";
+}
+
+TEST_F(AnotherWorld, WhoLeavesTakesNoOnlyCopyAlong) {
+  node_lost(1);
+  report(40, 40);
+  expect_refused({1, 0}, "seat 0 (before: seat 1): no sealed copy of step 40");  // node 2 has the only one, and would leave
+}
+
+TEST_F(AnotherWorld, OneThatCannotBeIsRefusedWithTheReason) {
+  report(40, 40);
+  expect_refused({0, 1, 0}, "two seats can't go on from seat 0");
+  expect_refused({}, "it has 0 seats");
+  expect_refused({0, 1, 2, 3}, "seat 3: no sealed copy of step 40");
+  expect_refused({0}, "each seat would have 0 copies, not 1");
+  expect_refused({0, kSeatsMax}, "there is no such seat");
+  EXPECT_EQ(restored({0, 1, 2}).next, moved(restore())) << "the world that it has";
+}
+
+// Step 41 is whole in the old world, and nobody knows whether it was committed; the seat that comes back has only 40.
+TEST_F(AnotherWorld, DoesNotGoBackBehindTheStepThatTheOldOneGoesOnFrom) {
+  report(41, 40);
+  nodes.push_back(record(4, 1));
+  for (Inventory& inventory : inventories) {
+    for (InventoryItem item : std::vector(inventory.items)) {
+      item.step = Step(40);
+      inventory.items.push_back(item);
+    }
+    inventory.items.push_back({Seat(7), SourceKind::replica, Generation(1), Step(40), SlotState::sealed, 7});
+  }
+  expect_refused({0, 1, 2, 7}, "it would go back to step 40, and this one goes on from step 41");
+  for (Inventory& inventory : inventories) inventory.items.back().step = Step(41);
+  for (Inventory& inventory : inventories)
+    if (inventory.life != life(1)) inventory.items.back().state = SlotState::dirty;
+  expect_refused({0, 1, 2, 7}, "of seat 7, which nobody has now, there are 1 copies, and 2 are kept of each");
+  for (Inventory& inventory : inventories) inventory.items.back().state = SlotState::sealed;
+  const JobState next = restored({0, 1, 2, 7}).next;
+  EXPECT_EQ(next.resume, Step(41));
+  EXPECT_EQ(next.seats[3].life, life(3)) << "nobody has it now: it sits at a spare";
+  nodes = {record(0, 0), record(1, 0), record(2, 0)};
+  expect_refused({0, 1, 2, 7}, "no spare is free for seat 3");
+}
+
+TEST_F(AnotherWorld, WhatOnlyTheOneKnowsWhoLeavesIsCommittedAllTheSame) {
+  node_lost(2);
+  report(0, 0);
+  ASSERT_EQ(inventories.size(), 2u);
+  inventories[0].committed = Step(7);  // and nobody has it: the job can only end
+  QuiescingView view{spec, state, inventories, nodes, cordoned};
+  view.wished = {Seat(1), Seat(2)};
+  EXPECT_EQ(moved(decide_restore(view, life(9))).phase, JobPhase::failed);
+}
+
+TEST_F(AnotherWorld, FromStepZeroAnyWorldIsAsGoodAsAnother) {
+  report(0, 0);
+  const JobState next = restored({2, 5, 0, 1}).next;
+  EXPECT_TRUE(next.cold);
+  ASSERT_EQ(next.seats.size(), 4u);
+  EXPECT_FALSE(are_renumbered(next.seats));
+  EXPECT_EQ(next.seats[1].life, life(3));
+  EXPECT_EQ(next.restart.size(), 4u);
+}
+
+TEST_F(AnotherWorld, SeatsOfANodeFollowEachOther) {
+  for (std::uint32_t seat = 0; seat < 3; ++seat) state.seats[seat].life = life(seat / 2);  // node 0 has two
+  inventories = {{life(0), state.generation, Step(0), {}, {Seat(0), Seat(1)}, 0},
+                 {life(1), state.generation, Step(0), {}, {Seat(2)}, 0}};
+  expect_refused({0, 2, 1}, "the seats of a node don't follow each other");
+  const JobState next = restored({2, 1, 0}).next;
+  EXPECT_EQ(lives_of(next.seats), (std::vector{life(1), life(0)}));
+}
+
+TEST_F(AnotherWorld, WhatIsCountedOfASeatIsCountedOfTheOneThatGoesOnFromIt) {
+  state.attempts = {{FaultKind::trainer_exit, Seat(2), Step(40), 1},
+                    {FaultKind::trainer_exit, Seat(1), Step(40), 1},
+                    {FaultKind::communication, std::nullopt, Step(40), 1}};
+  report(40, 40);
+  const JobState next = restored({2, 0}).next;
+  EXPECT_EQ(next.attempts, (std::vector<Attempt>{{FaultKind::trainer_exit, Seat(0), Step(40), 1},
+                                                 {FaultKind::communication, std::nullopt, Step(40), 1}}));
+}
+
 TEST_F(Recovery, ADeadNodesSeatGoesToTheSpare) {
   node_lost(1);
   EXPECT_EQ(state.generation, Generation(2));

@@ -83,7 +83,8 @@ std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& d
                                 std::move(view.nodes),
                                 std::move(view.cordoned),
                                 std::move(view.silent),
-                                lingering_late};
+                                lingering_late,
+                                std::move(view.wished)};
   if (state.phase == JobPhase::quiescing) {
     lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {

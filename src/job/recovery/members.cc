@@ -148,6 +148,11 @@ std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life) {
   return std::nullopt;
 }
 
+std::optional<Seat> seat_after(std::span<const Member> seats, Seat before) {
+  const auto found = std::ranges::find(seats, before, [](const Member& member) { return before_of(member); });
+  return found != seats.end() ? std::optional(found->seat) : std::nullopt;
+}
+
 bool is_survivor(const JobState& state, NodeLife life) {
   return lowest_seat_of(state, life).has_value() && !contains(state.evicted, life);
 }

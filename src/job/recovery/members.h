@@ -72,6 +72,8 @@ struct SharedDomain {
 [[nodiscard]] bool is_survivor(const JobState& state, NodeLife life);
 [[nodiscard]] std::vector<Seat> seats_of(const JobState& state, NodeLife life);  // ascending
 [[nodiscard]] std::optional<Seat> lowest_seat_of(const JobState& state, NodeLife life);
+// Which of them goes on from the seat before, if any. Cost: O(seats).
+[[nodiscard]] std::optional<Seat> seat_after(std::span<const Member> seats, Seat before);
 // A step was committed between that recovery and the last one. Such an attempt no longer counts, and is erased.
 [[nodiscard]] bool brought_progress(const JobState& state, const Attempt& attempt);
 

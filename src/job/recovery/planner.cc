@@ -16,6 +16,8 @@
 namespace pawl::job {
 namespace {
 
+constexpr NodeLife kNowhere{};  // where a seat sat whose seat before has no place now
+
 struct Candidate {
   NodeLife at;
   bool unreached = false;
@@ -183,12 +185,12 @@ struct Promised {
   std::vector<bool> alive;  // of each: its node is not evicted
 };
 
+// Of the seats that sit somewhere until now.
 Promised promised_copies(const PlanInput& input) {
-  if (input.seats.size() != input.seat_count) return {};
   const Ring ring = ring_of(input.seats, input.replica_count);
   Promised promised{std::size_t{1} + ring.replica_count(), {}, {}};
-  promised.at.reserve(promised.each * input.seat_count);
-  promised.alive.reserve(promised.each * input.seat_count);
+  promised.at.reserve(promised.each * input.seats.size());
+  promised.alive.reserve(promised.each * input.seats.size());
   std::vector<NodeLife> evicted(input.evicted.begin(), input.evicted.end());
   std::ranges::sort(evicted);
   const auto add = [&](NodeLife life) {
@@ -412,9 +414,9 @@ std::string lost_sentence(const PlanInput& input, const Paths& paths, const Inve
     return any;
   };
   const bool seated = seat.value < input.seats.size();
-  const NodeLife owner = seated ? input.seats[seat.value].life : NodeLife();
+  const NodeLife owner = seated ? input.seats[seat.value].life : kNowhere;
   if (!add_kind(SourceKind::own_arena, "own")) {
-    if (seated) {
+    if (seated && owner != kNowhere) {
       add(text("own: node ", owner.node, contains(input.evicted, owner) ? " evicted" : " holds nothing of it"));
     } else {
       add("own: in no survivor's memory");
@@ -426,7 +428,9 @@ std::string lost_sentence(const PlanInput& input, const Paths& paths, const Inve
   for (const NodeLife& life : input.evicted)
     if (!seated || life != owner) gone += text(gone.empty() ? "evicted besides: node " : ",", life.node);
   if (!gone.empty()) add(gone);
-  return text("seat ", seat, ": no sealed copy of step ", step, " (", places, ")");
+  const Seat before = input.wished ? (*input.wished)[seat.value] : seat;
+  const std::string named = before == seat ? text("seat ", seat) : text("seat ", seat, " (before: seat ", before, ")");
+  return text(named, ": no sealed copy of step ", step, " (", places, ")");
 }
 
 // Of what should still be there, the step that is nearly whole (the least such): what it lacks is what was lost. What
@@ -574,9 +578,99 @@ std::vector<std::string> other_layouts(const PlanInput& input, Step step, const 
   return notes;
 }
 
+// --- Worlds: all that is above speaks of places in the world that is planned for.
+
+// From the seat before to its place, if it has any there.
+class Places {
+ public:
+  explicit Places(std::span<const Seat> before) {
+    for (std::uint32_t i = 0; i < before.size(); ++i) places_.emplace_back(before[i], Seat(i));
+    std::ranges::sort(places_);
+  }
+  [[nodiscard]] std::optional<Seat> of(Seat before) const {
+    const auto found = std::ranges::lower_bound(places_, before, {}, &std::pair<Seat, Seat>::first);
+    return found != places_.end() && found->first == before ? std::optional(found->second) : std::nullopt;
+  }
+
+ private:
+  std::vector<std::pair<Seat, Seat>> places_;
+};
+
+// An input whose slots, strikes and seats go by their places. Refers to the one that it was made of, and to `before`.
+struct InPlaces {
+  std::vector<Inventory> inventories;
+  std::vector<Struck> struck;
+  std::vector<Unreached> unreached;
+  std::vector<Member> seats;
+  Promised promised;
+  PlanInput input;
+};
+
+// Each one that has a place, with that; the others are of no use to this world.
+template <class Item>
+std::vector<Item> in_places(std::span<const Item> items, const Places& places) {
+  std::vector<Item> placed;
+  for (const Item& item : items)
+    if (const std::optional<Seat> place = places.of(item.seat)) {
+      placed.push_back(item);
+      placed.back().seat = *place;
+    }
+  return placed;
+}
+
+void put_in_places(InPlaces& out, const PlanInput& from, std::span<const Seat> before) {
+  const Places places(before);
+  for (const Inventory& inventory : from.inventories) {
+    Inventory placed = inventory;
+    placed.items = in_places(std::span<const InventoryItem>(inventory.items), places);
+    placed.equal.clear();
+    out.inventories.push_back(std::move(placed));
+  }
+  out.struck = in_places(from.struck, places);
+  for (const Unreached& one : from.unreached)
+    if (const auto place = places.of(before_of(from.seats, one.seat))) out.unreached.push_back({*place, one.at});
+  const Promised promised = from.seats.empty() ? Promised() : promised_copies(from);
+  out.promised.each = promised.each;
+  out.promised.at.resize(promised.each * before.size(), kNowhere);
+  out.promised.alive.resize(promised.each * before.size(), false);
+  out.seats.resize(from.seats.empty() ? 0 : before.size());
+  for (std::size_t i = 0; i < from.seats.size(); ++i) {
+    const auto place = places.of(before_of(from.seats[i]));
+    if (!place) continue;
+    out.seats[place->value] = from.seats[i];
+    for (std::size_t copy = 0; copy < promised.each; ++copy) {
+      out.promised.at[place->value * promised.each + copy] = promised.at[i * promised.each + copy];
+      out.promised.alive[place->value * promised.each + copy] = promised.alive[i * promised.each + copy];
+    }
+  }
+  out.input = from;
+  out.input.seat_count = static_cast<std::uint32_t>(before.size());
+  out.input.inventories = out.inventories;
+  out.input.struck = out.struck;
+  out.input.unreached = out.unreached;
+  out.input.seats = out.seats;
+  out.input.wished = before;
+}
+
+Plan plan_in_places(const PlanInput& input, const Promised& promised);
+
 }  // namespace
 
 Plan plan_restore(const PlanInput& input) {
+  const bool has_seats = input.seats.size() == input.seat_count;
+  if (!input.wished && !are_renumbered(input.seats))
+    return plan_in_places(input, has_seats ? promised_copies(input) : Promised());
+  std::vector<Seat> before;
+  if (!input.wished)
+    for (const Member& member : input.seats) before.push_back(before_of(member));
+  InPlaces placed;
+  put_in_places(placed, input, input.wished.value_or(before));
+  return plan_in_places(placed.input, placed.promised);
+}
+
+namespace {
+
+Plan plan_in_places(const PlanInput& input, const Promised& promised) {
   Plan plan;
   plan.committed = input.committed;
   for (const Inventory& inventory : input.inventories)
@@ -584,7 +678,6 @@ Plan plan_restore(const PlanInput& input) {
 
   Step floor = plan.committed;
   if (!input.lineage.empty()) floor = std::max(floor, input.lineage.back().resume);
-  const Promised promised = promised_copies(input);
   const Paths paths = all_paths(input);
   const Steps steps = sound_sources(input, promised, paths);  // the greatest first
   plan.resume = choose_resume(input, promised, steps, floor);
@@ -598,6 +691,8 @@ Plan plan_restore(const PlanInput& input) {
     plan.lost = lost_at(input, paths, steps, nearly_whole(steps, plan.committed));
   return plan;
 }
+
+}  // namespace
 
 Exposure exposure_if(const PlanInput& input, std::span<const NodeId> dead, Step newest_step) {
   std::vector<NodeLife> evicted(input.evicted.begin(), input.evicted.end());

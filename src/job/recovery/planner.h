@@ -20,6 +20,12 @@
 // have survived. Where nothing from the floor on is whole (beyond the policy, sources struck out), R is the greatest
 // whole step: going on is better than stopping.
 //
+// Where the world has changed a seat's state goes by the number of the seat before it (`before_of`), in slots of all
+// generations: inventories and strikes speak of that, a plan's sources and sentences of the seat itself. `wished` is a further
+// world, which the same slots are to fill: what was promised of a seat before is owed to the seat that goes on from it, and of
+// one that nobody has now nothing was promised. Paths are declared by the seats' own numbers, so where any seat goes by
+// another one nothing is read from them.
+//
 // Sources in order of nearness: own arena on a living member, then replicas, then those at lingering nodes (decide.h); those
 // that the seat's node could not reach come after all others of its own; then paths, which wait for the sums of the others. A seat whose state lies in its own arena has that
 // one; any other has all, so that they can be read side by side, and one that fails is no reason to plan anew. This is
@@ -56,6 +62,9 @@ struct PlanInput {
   std::span<const NodeLife> lingering = {};  // evicted, too, but they may be read from: not among `evicted`
   std::span<const Unreached> unreached = {};
   bool unproven = false;  // seats of which nothing is left go on from what others have declared equal
+  // The world to plan for: of each seat the seat before it, all different. Then `seat_count` is theirs, and `seats` says who sat
+  // where until now. None: the world of `seats`.
+  std::optional<std::span<const Seat>> wished = {};
 };
 
 struct Plan {

@@ -79,6 +79,73 @@ TEST_F(Planner, TakesTheGreatestWholeStepFromTheNearestSources) {
     EXPECT_EQ(p.sources[seat], (Source{Seat(seat), kOwn, life(seat), Generation(1), Step(40)}));
 }
 
+// --- Other worlds
+
+TEST_F(Planner, AnotherWorldsSeatsAreReadFromTheSlotsOfTheSeatsBeforeThem) {
+  const std::vector<Seat> wished{Seat(2), Seat(0)};
+  PlanInput of_two = input();
+  of_two.wished = wished;
+  const Plan p = plan_restore(of_two);
+  EXPECT_EQ(p.resume, Step(40));
+  EXPECT_TRUE(p.lost.empty());
+  EXPECT_EQ(p.sources, (std::vector<Source>{{Seat(0), kOwn, life(2), Generation(1), Step(40)},
+                                            {Seat(1), kOwn, life(0), Generation(1), Step(40)}}));
+  // Once it is the state's world, the same slots go by the same numbers.
+  seats = {{Seat(0), life(2), "", 0, "", "", Seat(2)}, {Seat(1), life(0), "", 0, "", "", Seat(0)}};
+  EXPECT_EQ(plan().sources, p.sources);
+}
+
+TEST_F(Planner, WhatNobodyGoesOnFromHoldsNoStepBack) {
+  const std::vector<Seat> wished{Seat(0), Seat(1)};  // step 41 is not of seat 2
+  PlanInput of_two = input();
+  of_two.wished = wished;
+  EXPECT_EQ(plan_restore(of_two).resume, Step(41));
+}
+
+TEST_F(Planner, InAnotherWorldWhatIsPromisedOfASeatBeforeIsOwedToTheSeat) {
+  const std::vector<Seat> wished{Seat(2), Seat(1)};
+  seal_own_41();  // and its replica at node 0 lacks it
+  PlanInput of_two = input();
+  of_two.wished = wished;
+  EXPECT_EQ(plan_restore(of_two).resume, Step(40));
+  seal_replica_41();
+  EXPECT_EQ(plan_restore(of_two).resume, Step(41));
+  struck = {{life(0), Seat(2), kReplica, Generation(1), Step(41)}};  // strikes speak of the seat before
+  of_two.struck = struck;
+  EXPECT_EQ(plan_restore(of_two).resume, Step(40));
+  struck = {{life(0), Seat(0), kReplica, Generation(1), Step(41)}};
+  of_two.struck = struck;
+  EXPECT_EQ(plan_restore(of_two).resume, Step(41));
+}
+
+TEST_F(Planner, AnotherWorldsSeatWithoutASeatBeforeIsLost) {
+  const std::vector<Seat> wished{Seat(0), Seat(1), Seat(2), Seat(3)};
+  PlanInput of_four = input();
+  of_four.wished = wished;
+  const Plan p = plan_restore(of_four);
+  EXPECT_EQ(p.resume, Step(0));
+  ASSERT_EQ(p.lost.size(), 1u);
+  EXPECT_EQ(p.lost[0],
+            "seat 3: no sealed copy of step 40 (own: in no survivor's memory; replica: in no survivor's memory)");
+  at(1).items.push_back(item(3, kReplica, 40));
+  of_four.inventories = inventories;
+  EXPECT_EQ(plan_restore(of_four).resume, Step(40));
+  const std::vector<Seat> other{Seat(7), Seat(0)};
+  of_four.wished = other;
+  EXPECT_TRUE(plan_restore(of_four).lost[0].starts_with("seat 0 (before: seat 7): no sealed copy of step 40"));
+}
+
+TEST_F(Planner, ExposureOfAnotherWorldGoesByTheSeatsBefore) {
+  seats = {{Seat(0), life(2), "", 0, "", "", Seat(2)}, {Seat(1), life(1), "", 0}};
+  const std::vector<NodeId> two{NodeId(2)};
+  EXPECT_TRUE(exposure_if(input(), two, Step(40)).recoverable) << "node 0 has a replica of seat 2";
+  lose(0);
+  const Exposure exposure = exposure_if(input(), two, Step(40));
+  EXPECT_FALSE(exposure.recoverable);
+  ASSERT_EQ(exposure.lost.size(), 1u);
+  EXPECT_TRUE(exposure.lost[0].starts_with("seat 0 (before: seat 2)")) << exposure.lost[0];
+}
+
 TEST_F(Planner, TakesAnUncommittedStepThatIsSealedEverywhere) {
   seal_own_41();
   seal_replica_41();

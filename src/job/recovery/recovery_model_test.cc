@@ -100,6 +100,7 @@ struct Options {
                                  // long as fewer have died a recovery may be followed by another without a commit
   bool wait_for_spare = true;
   bool halves_lack = false;  // of the replicas of seat 0, in every way
+  bool worlds = false;       // any recovery may end in another world; exhaustively: each that has less or turns the seats
 };
 
 class World {
@@ -111,8 +112,11 @@ class World {
     spec_.replica_count = options.replica_count;
     spec_.wait_for_spare = options.wait_for_spare;
     holder_deaths_left_ = options.replica_count;
-    for (std::uint32_t seat = 0; seat < options.node_count * options.seats_per_node; ++seat)
+    for (std::uint32_t seat = 0; seat < options.node_count * options.seats_per_node; ++seat) {
       positions_.push_back(seat / options.seats_per_node);
+      before_.emplace_back(seat);
+    }
+    first_ = before_;
     for (std::uint32_t id = 0; id < options.node_count + options.spare_count; ++id)
       nodes_[{NodeId(id), Incarnation(1)}];
   }
@@ -140,6 +144,10 @@ class World {
   std::uint64_t decisions() const { return decisions_; }
   std::uint64_t joined() const { return joined_; }          // seats that were read from parts of copies
   std::uint64_t topologies() const { return topologies_; }  // that were not the first one's
+  struct Worlds {
+    std::uint64_t smaller = 0, larger = 0, turned = 0, refused = 0;
+  };
+  const Worlds& worlds() const { return worlds_; }
 
  private:
   // --- what is true
@@ -156,6 +164,8 @@ class World {
     }
     return holders;
   }
+  // By what the seat's state goes.
+  Seat before(Seat seat) const { return before_[seat.value]; }
   // On the line of steps that the job goes on with.
   bool valid(const Slot& slot) const {
     return slot.step > Step(0) && slot.step.value <= history_.size() &&
@@ -178,9 +188,8 @@ class World {
     return false;
   }
   std::uint32_t copies(Step step) const {
-    std::uint32_t seats = 0;
-    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) seats += has_copy(Seat(seat), step) ? 1 : 0;
-    return seats;
+    return static_cast<std::uint32_t>(
+        std::ranges::count_if(world_, [&](const Seat before) { return has_copy(before, step); }));
   }
   using Place = std::tuple<NodeLife, Seat, SourceKind, Half>;
   bool has(const Place& place, Step step) const {
@@ -199,10 +208,11 @@ class World {
   std::set<Place> owed(Step step) const {
     std::set<Place> owed;
     for (std::uint32_t i = 0; i < seat_count(); ++i) {
-      const Seat seat(i);
+      const Seat seat = before(Seat(i));
+      if (!contains(world_, seat)) continue;
       for (Half half = 0; half < kHalves.size(); ++half) {
         owed.insert({state_.seats[i].life, seat, SourceKind::own_arena, half});
-        for (const NodeLife& holder : holders_of(seat)) owed.insert({holder, seat, SourceKind::replica, half});
+        for (const NodeLife& holder : holders_of(Seat(i))) owed.insert({holder, seat, SourceKind::replica, half});
       }
     }
     const std::vector<NodeLife> there = readable();
@@ -212,10 +222,14 @@ class World {
   std::vector<NodeLife> readable() const {
     std::vector<NodeLife> lives = survivors_of(state_);
     if (reads_lingering_) lives.insert(lives.end(), lingering_.begin(), lingering_.end());
+    std::erase_if(lives, [this](NodeLife life) { return contains(leaving_, life); });
     return lives;
   }
   // From the members alone, if that is enough; else from those that linger and have reported, too.
-  Step recoverable() {
+  Step recoverable() { return recoverable_in(before_); }
+  // Of these seats before.
+  Step recoverable_in(const std::vector<Seat>& world) {
+    world_ = world;
     const Step of_members = recoverable_from();
     if (of_members >= known()) return of_members;
     reads_lingering_ = true;
@@ -233,7 +247,7 @@ class World {
     if (floor == Step(0)) least.emplace();
     for (std::uint64_t s = 1; s <= history_.size(); ++s) {
       const Step step(s);
-      if (copies(step) < seat_count()) continue;
+      if (copies(step) < world_.size()) continue;
       any = step;
       const std::set<Place> more = owed(step);
       if (step < floor || (least && !std::includes(least->begin(), least->end(), more.begin(), more.end()))) continue;
@@ -267,12 +281,14 @@ class World {
     state_.attempts.clear();
     state_.seats.clear();
     positions_.clear();
+    before_.clear();
     for (std::uint32_t position = 0; position < lives.size(); ++position) {
       for (std::uint32_t local = 0, count = 1 + choices_.pick(kSeatsPerNodeMax); local < count; ++local) {
         const Seat seat(seat_count());
         state_.seats.push_back({seat, lives[position], text("host", lives[position].node), local});
         state_.sources.push_back({seat, SourceKind::nothing, {}, {}, {}});
         positions_.push_back(position);
+        before_.push_back(seat);
       }
     }
     for (auto& [life, node] : nodes_) node.memory.clear();
@@ -302,15 +318,18 @@ class World {
     const Step base(state_.resume.value + (commits ? std::max(advance, 1u) : 0));
     while (history_.size() < base.value + 1) history_.push_back(state_.generation);
     for (std::uint32_t i = 0; i < seat_count(); ++i) {
-      const Seat seat(i);
+      const Seat seat = before(Seat(i));
       Slots& own = nodes_.at(state_.seats[i].life).memory[{seat, SourceKind::own_arena}];
       const bool further = fill(own, base, commits, true);
-      for (const NodeLife& holder : holders_of(seat))
+      for (const NodeLife& holder : holders_of(Seat(i)))
         fill(nodes_.at(holder).memory[{seat, SourceKind::replica}], base, commits, further);
     }
     committed_ = base;
     if (held_by_all(Step(base.value + 1))) committed_ = Step(base.value + 1);
-    if (committed_ > state_.resume) holder_deaths_left_ = options_.replica_count;
+    if (committed_ > state_.resume) {
+      holder_deaths_left_ = options_.replica_count;
+      drop_others(false);
+    }
     for (const Member& member : state_.seats) {
       const std::uint64_t lag = committed_.value - state_.resume.value;
       nodes_.at(member.life).known = Step(
@@ -325,7 +344,7 @@ class World {
 
   void lack_halves() {
     for (const NodeLife& holder : holders_of(Seat(0)))
-      nodes_.at(holder).memory[{Seat(0), SourceKind::replica}][0].lacks =
+      nodes_.at(holder).memory[{before(Seat(0)), SourceKind::replica}][0].lacks =
           kOfHalves[choices_.pick(static_cast<std::uint32_t>(kOfHalves.size()))];
   }
 
@@ -358,9 +377,9 @@ class World {
       });
     };
     for (std::uint32_t i = 0; i < seat_count(); ++i) {
-      const Seat seat(i);
+      const Seat seat = before(Seat(i));
       if (!sealed(state_.seats[i].life, seat, SourceKind::own_arena)) return false;
-      for (const NodeLife& holder : holders_of(seat))
+      for (const NodeLife& holder : holders_of(Seat(i)))
         if (!sealed(holder, seat, SourceKind::replica)) return false;
     }
     return true;
@@ -510,7 +529,8 @@ class World {
     if (disturb()) return;
     report();
     if (disturb()) return;
-    const QuiescingView view{spec_, state_, inventories_, records()};
+    QuiescingView view{spec_, state_, inventories_, records()};
+    if (options_.worlds) view.wished = wish();
     lingering_.clear();  // as far as anybody can know
     for (const NodeRecord& node : view.nodes)
       if (contains(state_.evicted, node.life) && reported(node.life)) lingering_.push_back(node.life);
@@ -527,8 +547,19 @@ class World {
       take(next);
       return;
     }
+    next_before_ = planned_ = before_;
+    next_positions_ = positions_;
+    if (view.wished && *view.wished != before_) {
+      check_world(next, view);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    if (next.cold)  // nothing has been before
+      for (std::uint32_t seat = 0; seat < next_before_.size(); ++seat) next_before_[seat] = Seat(seat);
     check_restoring(next, view);
     if (testing::Test::HasFatalFailure()) return;
+    before_ = next_before_;
+    positions_ = next_positions_;
+    leaving_.clear();
     take(next);
     history_.resize(state_.resume.value);  // what came later is void for ever
     for (const Member& member : state_.seats) nodes_[member.life];
@@ -585,6 +616,86 @@ class World {
     run();
   }
 
+  // Some of the seats that there are, in another order, or with some that have been: the state of these may lie here still.
+  std::vector<Seat> wish() {
+    std::vector<Seat> wished = before_;
+    if (choices_.exhaustive()) {
+      const std::uint32_t all = seat_count() + 2;
+      const std::uint32_t which = choices_.pick(all);
+      if (which == seat_count()) std::ranges::reverse(wished);
+      if (which < seat_count() && seat_count() > options_.replica_count + 1) wished.erase(wished.begin() + which);
+      if (which == seat_count() + 1) wished = first_;  // as it was at the beginning
+      return wished;
+    }
+    switch (choices_.pick(6)) {
+      case 0:
+        wished = first_;
+        break;
+      case 1:
+        std::ranges::reverse(wished);
+        break;
+      case 2:
+        wished.erase(wished.begin() + choices_.pick(static_cast<std::uint32_t>(wished.size())));
+        break;
+      case 3:
+        std::rotate(wished.begin(), wished.begin() + choices_.pick(static_cast<std::uint32_t>(wished.size())), wished.end());
+        break;
+      case 4:
+        wished.emplace_back(choices_.pick(12));
+        break;
+      default:
+        break;
+    }
+    return wished;
+  }
+
+  // Whether it is the wished world is known from the slots: no committed step may be lost by it, and none be given up.
+  void check_world(const JobState& next, const QuiescingView& view) {
+    const std::vector<Seat>& wished = *view.wished;
+    leaving_ = survivors_of(state_);
+    for (const Member& member : state_.seats)
+      if (contains(wished, before(member.seat))) std::erase(leaving_, member.life);
+    if (next.verdict.find("that was wished is refused") != std::string::npos) {
+      ++worlds_.refused;
+      if (next.verdict.find("can't go on from there") != std::string::npos) {
+        ASSERT_LT(recoverable_in(wished), known()) << next.verdict;
+      }
+      leaving_.clear();
+      return;
+    }
+    const Step of_wished = recoverable_in(wished);
+    std::vector<NodeLife> gone;
+    std::swap(gone, leaving_);
+    const Step own = recoverable();
+    std::swap(gone, leaving_);
+    ASSERT_GE(of_wished, known()) << "goes back for a wish";
+    ASSERT_GE(of_wished, own);
+    std::uint64_t& count = wished.size() < before_.size()   ? worlds_.smaller
+                           : wished.size() > before_.size() ? worlds_.larger
+                                                            : worlds_.turned;
+    ++count;
+    // Who stays sits where he sat; who has no seat left is evicted; each node's seats follow each other.
+    std::map<Seat, NodeLife> sat;
+    for (const Member& member : state_.seats) sat[before(member.seat)] = member.life;
+    next_before_.clear();
+    next_positions_.clear();
+    ASSERT_EQ(next.seats.size(), wished.size());
+    for (std::uint32_t seat = 0; seat < wished.size(); ++seat) {
+      const NodeLife here = next.seats[seat].life;
+      const auto was = sat.find(wished[seat]);
+      if (was != sat.end() && is_survivor(state_, was->second)) {
+        ASSERT_EQ(here, was->second);
+      }
+      const bool follows = seat > 0 && next.seats[seat - 1].life == here;
+      next_positions_.push_back(seat == 0 ? 0 : next_positions_.back() + (follows ? 0 : 1));
+      next_before_.push_back(wished[seat]);
+    }
+    planned_ = wished;
+    for (const NodeLife& life : leaving_) ASSERT_TRUE(contains(next.evicted, life));
+    ASSERT_FALSE(contains(next.evicted, next.leader));
+    changes_world_ = true;
+  }
+
   // Reads a seat's sources as a daemon would: each half from the first that has it. True: it can't be had, and a further
   // generation is open.
   bool import(Seat seat) {
@@ -603,7 +714,7 @@ class World {
     const Source& nearest = sources.front();
     if (to == nearest.from && nearest.kind == SourceKind::own_arena && nearest.extent.is_whole() && strikes.empty())
       return false;
-    Slots& own = nodes_.at(to).memory[{seat, SourceKind::own_arena}];
+    Slots& own = nodes_.at(to).memory[{before(seat), SourceKind::own_arena}];
     const bool over_first = own[0].step == copy.step || own[1].state == SlotState::sealed;
     own[over_first ? 0 : 1] = copy;
     return false;
@@ -614,7 +725,7 @@ class World {
       dead = source;
       return false;
     }
-    const Slots& there = nodes_.at(source.from).memory[{source.seat, source.kind}];
+    const Slots& there = nodes_.at(source.from).memory[{before(source.seat), source.kind}];
     const auto found = std::ranges::find_if(there, [&source](const Slot& slot) {
       return slot.generation == source.slot_generation && slot.step == source.step && slot.state == SlotState::sealed;
     });
@@ -622,7 +733,7 @@ class World {
     if (found == there.end()) std::abort();
     EXPECT_FALSE(found->lacks[half]) << "a part that does not exist";
     if (!found->rotten[half]) return true;
-    strikes.push_back({source.from, source.seat, source.kind, source.slot_generation, source.step, kHalves[half]});
+    strikes.push_back({source.from, before(source.seat), source.kind, source.slot_generation, source.step, kHalves[half]});
     return false;
   }
   bool source_failed(Seat seat, const std::vector<Struck>& strikes, const std::optional<Source>& dead) {
@@ -652,6 +763,26 @@ class World {
     }
     for (auto node = nodes_.begin(); node != nodes_.end();)  // the dead, and what spares held by accident of the model
       node = node->second.alive ? std::next(node) : nodes_.erase(node);
+    drop_others(true);
+  }
+
+  // As each daemon does: only its seats' and its wards' arenas stay, and until a further commit what else has the step from which
+  // this generation goes on.
+  void drop_others(bool all_need_it) {
+    if (!options_.worlds) return;
+    std::map<NodeLife, std::set<std::pair<Seat, SourceKind>>> kept;
+    for (std::uint32_t i = 0; i < seat_count(); ++i) {
+      kept[state_.seats[i].life].insert({before(Seat(i)), SourceKind::own_arena});
+      for (const NodeLife& holder : holders_of(Seat(i))) kept[holder].insert({before(Seat(i)), SourceKind::replica});
+    }
+    for (auto& [life, node] : nodes_)
+      std::erase_if(node.memory, [&, life = life](const auto& arena) {
+        const bool needed = all_need_it && contains(before_, arena.first.first) &&
+                            std::ranges::any_of(arena.second, [this](const Slot& slot) {
+                              return slot.state == SlotState::sealed && slot.step == state_.resume;
+                            });
+        return !kept[life].contains(arena.first) && !needed;
+      });
   }
 
   // --- what must hold
@@ -660,6 +791,7 @@ class World {
   void check_deaths_are_survived(std::uint32_t deaths, std::size_t from = 0) {
     if (state_.resume == Step(0)) return;
     if (deaths == 0) {
+      world_ = before_;
       ASSERT_EQ(copies(state_.resume), seat_count())
           << text("step ", state_.resume, " would die with the nodes ", text_of(state_.evicted));
       return;
@@ -683,6 +815,7 @@ class World {
     ++decisions_;
     ASSERT_GE(next.generation, state_.generation) << "a generation went back";
     ASSERT_EQ(next.seats.size(), seat_count());
+    changes_world_ = false;
     if (decisions_ % 16 == 0) {
       const auto parsed = parse_job_state(to_json(next));
       ASSERT_TRUE(parsed) << parsed.error().what;
@@ -727,33 +860,38 @@ class World {
   void check_restoring(const JobState& next, const QuiescingView& view) {
     ASSERT_EQ(next.phase, JobPhase::restoring);
     // R is just what looking at every slot finds.
-    ASSERT_EQ(next.resume, recoverable());
+    ASSERT_EQ(next.resume, recoverable_in(planned_));
     ASSERT_EQ(next.cold, next.resume == Step(0));
     ASSERT_TRUE(!next.cold || known() == Step(0)) << "silent replay from zero";
-    ASSERT_EQ(next.verdict.empty(), next.resume >= known()) << next.verdict;
+    const bool is_refused = next.verdict.find("that was wished is refused") != std::string::npos;
+    ASSERT_EQ(next.verdict.empty() || is_refused, next.resume >= known() || is_refused) << next.verdict;
     ASSERT_EQ(next.lineage.back(), (LineageEntry{next.generation, next.resume}));
     ASSERT_EQ(next.plan_digest, digest_of(next.sources, next.resume));
     // I2: one owner a seat, one node's worth of seats a life, one life a node.
     std::map<NodeLife, std::set<std::uint32_t>> positions;
     std::set<NodeId> ids;
-    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
+    ASSERT_EQ(next.seats.size(), next_before_.size());
+    for (std::uint32_t seat = 0; seat < next.seats.size(); ++seat) {
       const Member& member = next.seats[seat];
       ASSERT_EQ(member.seat, Seat(seat));
-      ASSERT_EQ(member.local_index, seat - first_seat_of(positions_[seat]));
+      ASSERT_EQ(before_of(member), next_before_[seat]);
+      if (worlds_.smaller + worlds_.larger + worlds_.turned == 0) {
+        ASSERT_EQ(member.local_index, seat - first_seat_of(positions_[seat]));
+      }
       ASSERT_FALSE(contains(next.evicted, member.life)) << "an evicted life sits again";
-      positions[member.life].insert(positions_[seat]);
-      if (member.life != state_.seats[seat].life) {
+      positions[member.life].insert(next_positions_[seat]);
+      if (!changes_world_ && member.life != state_.seats[seat].life) {
         ASSERT_TRUE(contains(state_.evicted, state_.seats[seat].life)) << "a survivor lost its seat";
         ASSERT_TRUE(std::any_of(view.nodes.begin(), view.nodes.end(),
                                 [&](const NodeRecord& r) { return r.life == member.life; }));
       }
     }
-    ASSERT_EQ(positions.size(), positions_.back() + 1);
+    ASSERT_EQ(positions.size(), next_positions_.back() + 1);
     for (const auto& [life, held] : positions) {
       ASSERT_EQ(held.size(), 1u);
       ASSERT_TRUE(ids.insert(life.node).second);
     }
-    for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
+    for (std::uint32_t seat = 0; seat < next.seats.size(); ++seat) {
       const auto sources = sources_of(next.sources, Seat(seat));
       Extents extents;
       for (const Source& source : sources) {
@@ -774,14 +912,14 @@ class World {
     ASSERT_NE(source.kind, SourceKind::nothing);
     ASSERT_EQ(source.step, next.resume);
     ASSERT_TRUE(is_survivor(state_, source.from) || contains(lingering_, source.from)) << "a source on an evicted node";
-    const Slots& slots = nodes_.at(source.from).memory.at({seat, source.kind});
+    const Slots& slots = nodes_.at(source.from).memory.at({next_before_[seat.value], source.kind});
     const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) {
       return s.generation == source.slot_generation && s.step == source.step && s.state == SlotState::sealed;
     });
     ASSERT_NE(slot, slots.end()) << "a source that is not sealed";
     ASSERT_TRUE(valid(*slot)) << "a source of an abandoned history";
     for (Half half = 0; half < kHalves.size(); ++half)
-      ASSERT_FALSE(source.extent.overlaps(kHalves[half]) && struck(source.from, seat, source.kind, *slot, half))
+      ASSERT_FALSE(source.extent.overlaps(kHalves[half]) && struck(source.from, next_before_[seat.value], source.kind, *slot, half))
           << "a struck source";
   }
 
@@ -799,9 +937,11 @@ class World {
     for (std::uint64_t step = known().value; step <= history_.size(); ++step)
       if (copies(Step(step)) > copies(best)) best = Step(step);
     for (std::uint32_t seat = 0; seat < seat_count(); ++seat) {
+      const Seat goes_by = before(Seat(seat));
+      const std::string by = goes_by == Seat(seat) ? "" : text(" (before: seat ", goes_by, ")");
       const bool named =
-          next.verdict.find(text("seat ", seat, ": no sealed copy of step ", best, " ")) != std::string::npos;
-      ASSERT_EQ(named, !has_copy(Seat(seat), best)) << next.verdict;
+          next.verdict.find(text("seat ", seat, by, ": no sealed copy of step ", best, " ")) != std::string::npos;
+      ASSERT_EQ(named, !has_copy(goes_by, best)) << next.verdict;
     }
   }
 
@@ -810,6 +950,15 @@ class World {
   JobSpec spec_;
   JobState state_;
   std::vector<std::uint32_t> positions_;  // by seat, in the generation's topology
+  std::vector<Seat> before_;                // by seat: by what its state goes
+  std::vector<Seat> first_;
+  std::vector<Seat> world_;  // that is looked at: seats before
+  bool changes_world_ = false;
+  std::vector<Seat> planned_;  // seats before, of which the next state's step is chosen
+  std::vector<Seat> next_before_;
+  std::vector<std::uint32_t> next_positions_;
+  std::vector<NodeLife> leaving_;  // nothing is read from them
+  Worlds worlds_;
   std::uint64_t topologies_ = 0;
   std::map<NodeLife, Node> nodes_;
   std::vector<Generation> history_;  // [s-1]: the generation that computed step s
@@ -856,6 +1005,40 @@ TEST(RecoveryModel, WithinThePolicyEveryCommittedStepIsRecovered) {
     topologies += world.topologies();
   }
   EXPECT_GT(topologies, cases / 10) << "the world must change between generations";
+}
+
+// Seats vanish, come back and change their order, in any recovery, under whatever else happens.
+void expect_worlds(bool within_policy, std::uint64_t cases) {
+  World::Worlds all;
+  for (std::uint64_t seed = 1; seed <= cases; ++seed) {
+    SeededChoices choices(seed * 104'729);
+    Options options = drawn(choices);
+    options.worlds = true;
+    options.within_policy = within_policy;
+    World world(options, choices);
+    ASSERT_NO_FATAL_FAILURE(world.live()) << "seed " << seed;
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+    all.smaller += world.worlds().smaller;
+    all.larger += world.worlds().larger;
+    all.turned += world.worlds().turned;
+    all.refused += world.worlds().refused;
+  }
+  std::printf("%s\n", text("worlds: ", all.smaller, " smaller, ", all.larger, " larger, ", all.turned, " turned, ",
+                          all.refused, " refused")
+                         .c_str());
+  if (cases < 1000) return;
+  EXPECT_GT(all.smaller, cases / 20);
+  EXPECT_GT(all.larger, 0u);
+  EXPECT_GT(all.turned, cases / 20);
+  EXPECT_GT(all.refused, cases / 20);
+}
+
+TEST(RecoveryModel, WithinThePolicyAnotherWorldLosesNoCommittedStep) {
+  expect_worlds(true, cases_per_test(12000));
+}
+
+TEST(RecoveryModel, BeyondThePolicyAnotherWorldIsWhatIsReallyThere) {
+  expect_worlds(false, cases_per_test(12000));
 }
 
 TEST(RecoveryModel, BeyondThePolicyItGoesBackOrRefusesByWhatIsReallyThere) {
@@ -923,6 +1106,23 @@ TEST(RecoveryModel, EveryWalkOfTwoNodesBeyondThePolicy) {
   options.events_max = 2;
   options.within_policy = false;
   walk_all(options, 5000);
+}
+
+// Each recovery of each walk ends in every world: as it is, turned around, without any one seat, as it was first.
+TEST(RecoveryModel, EveryWalkOfThreeNodesIntoEveryWorld) {
+  Options options;
+  options.node_count = 3;
+  options.events_max = 1;
+  options.worlds = true;
+  walk_all(options, 2000);
+}
+
+TEST(RecoveryModel, EveryWalkOfTwoNodesOfTwoSeatsIntoEveryWorld) {
+  Options options;
+  options.seats_per_node = 2;
+  options.events_max = 0;
+  options.worlds = true;
+  walk_all(options, 2000);
 }
 
 // Nobody has all of a seat, and two together do.

@@ -1,6 +1,7 @@
 #include "job/recovery/survival.h"
 
 #include <algorithm>
+#include <map>
 
 #include "job/recovery/lineage.h"
 #include "job/recovery/members.h"
@@ -14,7 +15,7 @@ bool is_whole_and_sound(const PlanInput& input, NodeLife at, const InventoryItem
     return one.at == at && one.seat == item.seat && one.kind == item.kind &&
            one.slot_generation == item.slot_generation && one.step == item.step;
   });
-  return !struck && item.state == SlotState::sealed && item.extent.is_whole() && item.seat.value < input.seats.size() &&
+  return !struck && item.state == SlotState::sealed && item.extent.is_whole() &&
          in_lineage(input.lineage, item.slot_generation, item.step);
 }
 
@@ -38,18 +39,22 @@ ProtectionPlan plan_of_copies(std::span<const Member> seats, std::uint32_t repli
 
 Survival survival_if(const ProtectionPlan& plan, const PlanInput& input, std::span<const NodeId> dead, Step step) {
   const Ring ring = ring_of(input.seats, input.replica_count);
+  std::map<Seat, Seat> places;  // of the seats before
+  for (const Member& member : input.seats) places.emplace(before_of(member), member.seat);
   std::vector<ShelfId> sound;
   for (const Inventory& inventory : input.inventories) {
     if (contains(dead, inventory.life.node) || contains(input.evicted, inventory.life)) continue;
     for (const InventoryItem& item : inventory.items) {
-      if (item.step != step || !is_whole_and_sound(input, inventory.life, item)) continue;
-      if (item.kind == SourceKind::own_arena && input.seats[item.seat.value].life == inventory.life)
-        sound.push_back({ShelfKind::own, item.seat.value, 0});
+      const auto place = places.find(item.seat);
+      if (item.step != step || place == places.end() || !is_whole_and_sound(input, inventory.life, item)) continue;
+      const Seat seat = place->second;
+      if (item.kind == SourceKind::own_arena && input.seats[seat.value].life == inventory.life)
+        sound.push_back({ShelfKind::own, seat.value, 0});
       if (item.kind != SourceKind::replica) continue;
-      const auto holders = ring.holders_at(ring.position_of(item.seat));
+      const auto holders = ring.holders_at(ring.position_of(seat));
       for (std::uint32_t i = 0; i < holders.size(); ++i)
         if (input.seats[ring.first_seat(holders[i]).value].life == inventory.life)
-          sound.push_back({ShelfKind::copy, item.seat.value, i});
+          sound.push_back({ShelfKind::copy, seat.value, i});
     }
   }
   std::vector<std::string> domains;

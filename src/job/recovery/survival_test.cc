@@ -48,6 +48,19 @@ TEST_F(ARunningJob, KeepsCopiesInTheOtherRack) {
   for (std::uint32_t seat = 0; seat < 4; ++seat) EXPECT_NE(ring.holders_of(Seat(seat))[0] / 2, seat / 2);
 }
 
+TEST_F(ARunningJob, IsCountedByTheSeatsBeforeInAnotherWorld) {
+  std::vector<Member> turned = {seats[3], seats[2], seats[1], seats[0]};
+  for (std::uint32_t seat = 0; seat < 4; ++seat) {
+    turned[seat].seat = Seat(seat);
+    turned[seat].before = Seat(3 - seat);
+  }
+  seats = turned;
+  EXPECT_TRUE(survival().whole);
+  EXPECT_EQ(survival({NodeId(0)}).whole, true);
+  for (Member& member : seats) member.before.reset();  // as if the slots went by the new numbers
+  EXPECT_FALSE(survival({NodeId(0), NodeId(1)}).whole);
+}
+
 TEST_F(ARunningJob, SurvivesARackAndThenNoMore) {
   EXPECT_EQ(survival().domains, 1u);
   EXPECT_TRUE(survival().whole);
