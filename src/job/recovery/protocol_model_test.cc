@@ -11,7 +11,8 @@
 // one after the other; a recovery begins without a
 // death; nodes freeze one by one while the others still run; the leader decides; spares, empty at first, are filled
 // from their sources; nodes thaw one by one; a death in the middle of that, or another fault, opens a further
-// generation over the same slots.
+// generation over the same slots; a recovery ends in another world, turned around or without one of its seats, whose node leaves with
+// all that it has.
 //
 // What must hold in every state: the greatest committed step (the one that was resumed from is, by decree) can be
 // recovered now and after as many (further) deaths as the policy has left; the root commits only what every seat holds, and calls nothing void
@@ -52,6 +53,9 @@ struct Options {
   bool replica_gate = true;
   bool spurious = true;          // recoveries without a death
   bool redundant_resume = true;  // else the greatest whole step, as if no copies were promised
+  bool worlds = false;           // a recovery may end in another one
+  bool renumbered = true;        // the planner is told of it
+  bool kept_until_commit = true;  // what the world before had of the step to go on from
 };
 
 enum class Phase : std::uint8_t { idle, waiting, capturing };
@@ -66,11 +70,12 @@ using Slots = std::array<Copy, kSlots>;
 
 struct Node {
   bool alive = true, frozen = false;
+  bool member = true;  // of the world; who is none has nothing, and comes back never
   Phase phase = Phase::idle;
   std::uint8_t step = 0;  // of the trainer: its greatest window
   Progress known;
   Slots own;
-  std::array<Slots, kReplicasMax> replica;  // [j]: of the seat j + 1 positions before
+  std::array<Slots, kReplicasMax> replica;  // [j]: of the node j + 1 before it in the first world
   SeatReport report;                        // the last that reached the root
 };
 
@@ -85,6 +90,8 @@ struct State {
   Progress root;
   std::uint8_t held = 0;    // bit s: step s of this generation was held by every seat at some instant
   std::uint8_t deaths = 0;  // since the last commit
+  bool turned = false;      // the ring goes the other way round
+  bool rearranged = false;  // this world has not run yet
 };
 
 using Packed = std::array<std::uint64_t, 4>;
@@ -138,40 +145,42 @@ Slots take_slots(Bits& bits, int width) {
   return {first, copy_of(bits.take(width))};
 }
 
-std::uint64_t pack(const Node& node, std::uint32_t replicas) {
+std::uint64_t pack(const Node& node, std::uint32_t replicas, bool worlds) {
   Bits bits;
   bits.put(node.alive, 1);
   bits.put(node.frozen, 1);
+  bits.put(node.member, 1);
   bits.put(static_cast<std::uint64_t>(node.phase), 2);
   bits.put(node.step, 3);
   put(bits, node.known);
   put(bits, node.own, replicas == 1 ? 9 : 11);
-  for (std::uint32_t j = 0; j < replicas; ++j) put(bits, node.replica[j], 7);
-  if (replicas > 1) return bits.value();
+  for (std::uint32_t j = 0; j < (worlds ? kReplicasMax : replicas); ++j) put(bits, node.replica[j], 7);
+  if (replicas > 1 || worlds) return bits.value();
   put(bits, node.report.known);
   bits.put(node.report.held, 5);
   bits.put(node.report.voided, 5);
   return bits.value();
 }
 
-Node unpack_node(std::uint64_t word, std::uint32_t replicas) {
+Node unpack_node(std::uint64_t word, std::uint32_t replicas, bool worlds) {
   Bits bits(word);
   Node node;
   node.alive = bits.take(1) != 0;
   node.frozen = bits.take(1) != 0;
+  node.member = bits.take(1) != 0;
   node.phase = static_cast<Phase>(bits.take(2));
   node.step = static_cast<std::uint8_t>(bits.take(3));
   node.known = take_progress(bits);
   node.own = take_slots(bits, replicas == 1 ? 9 : 11);
-  for (std::uint32_t j = 0; j < replicas; ++j) node.replica[j] = take_slots(bits, 7);
-  if (replicas > 1) return node;
+  for (std::uint32_t j = 0; j < (worlds ? kReplicasMax : replicas); ++j) node.replica[j] = take_slots(bits, 7);
+  if (replicas > 1 || worlds) return node;
   node.report.known = take_progress(bits);
   node.report.held = bits.take(5);
   node.report.voided = bits.take(5);
   return node;
 }
 
-Packed pack(const State& state, std::uint32_t seats, std::uint32_t replicas) {
+Packed pack(const State& state, std::uint32_t seats, std::uint32_t replicas, bool worlds) {
   Bits bits;
   bits.put(state.generation, 2);
   bits.put(state.pending, 2);
@@ -182,8 +191,10 @@ Packed pack(const State& state, std::uint32_t seats, std::uint32_t replicas) {
   put(bits, state.root);
   bits.put(state.held, 6);
   bits.put(state.deaths, 2);
+  bits.put(state.turned, 1);
+  bits.put(state.rearranged, 1);
   std::array<std::uint64_t, kSeatsMax> words{};
-  for (std::uint32_t i = 0; i < seats; ++i) words[i] = pack(state.nodes[i], replicas);
+  for (std::uint32_t i = 0; i < seats; ++i) words[i] = pack(state.nodes[i], replicas, worlds);
   std::array<std::uint64_t, kSeatsMax> least = words;  // the ring may be turned
   for (std::uint32_t turn = 1; turn < seats; ++turn) {
     std::rotate(words.begin(), words.begin() + 1, words.begin() + seats);
@@ -192,7 +203,7 @@ Packed pack(const State& state, std::uint32_t seats, std::uint32_t replicas) {
   return {least[0], least[1], least[2], bits.value()};
 }
 
-State unpack(const Packed& packed, std::uint32_t seats, std::uint32_t replicas) {
+State unpack(const Packed& packed, std::uint32_t seats, std::uint32_t replicas, bool worlds) {
   State state;
   Bits bits(packed[3]);
   state.generation = static_cast<std::uint8_t>(bits.take(2));
@@ -204,7 +215,9 @@ State unpack(const Packed& packed, std::uint32_t seats, std::uint32_t replicas) 
   state.root = take_progress(bits);
   state.held = static_cast<std::uint8_t>(bits.take(6));
   state.deaths = static_cast<std::uint8_t>(bits.take(2));
-  for (std::uint32_t i = 0; i < seats; ++i) state.nodes[i] = unpack_node(packed[i], replicas);
+  state.turned = bits.take(1) != 0;
+  state.rearranged = bits.take(1) != 0;
+  for (std::uint32_t i = 0; i < seats; ++i) state.nodes[i] = unpack_node(packed[i], replicas, worlds);
   return state;
 }
 
@@ -269,6 +282,7 @@ class Model {
   struct Outcome {
     std::size_t states = 0;
     std::size_t decisions = 0;  // recoveries decided
+    std::size_t worlds = 0;     // into which one may have ended besides
     std::uint32_t greatest_commit = 0;
     std::optional<std::string> broken;  // what, and the shortest way there
   };
@@ -279,7 +293,7 @@ class Model {
     add(start, 0);
     for (std::size_t at = 0; at < set_.size() && !outcome_.broken; ++at) {
       now_ = static_cast<std::uint32_t>(at);
-      state_ = unpack(set_.at(at), options_.seats, options_.replicas);
+      state_ = unpack(set_.at(at), options_.seats, options_.replicas, options_.worlds);
       expand();
     }
     outcome_.states = set_.size();
@@ -310,7 +324,7 @@ class Model {
   // --- What may happen next
 
   void expand() {
-    for (std::uint32_t i = 0; i < options_.seats; ++i) {
+    for (const std::uint32_t i : ring(state_)) {
       if (state_.nodes[i].alive && !state_.nodes[i].frozen) {
         train(i);
         for (std::uint32_t j = 0; j < options_.replicas; ++j) spread(i, j);
@@ -324,6 +338,25 @@ class Model {
     if (options_.spurious && state_.mode != Mode::quiescing) suspect();
     decide();
     go_on();
+  }
+
+  // --- Who sits where: nodes in the order of their seats
+
+  [[nodiscard]] std::vector<std::uint32_t> ring(const State& state) const {
+    std::vector<std::uint32_t> nodes;
+    for (std::uint32_t i = 0; i < options_.seats; ++i)
+      if (state.nodes[i].member) nodes.push_back(i);
+    if (state.turned) std::ranges::reverse(nodes);
+    return nodes;
+  }
+  [[nodiscard]] std::uint32_t holder(const State& state, std::uint32_t i, std::uint32_t j) const {
+    const std::vector<std::uint32_t> nodes = ring(state);
+    const auto at = static_cast<std::size_t>(std::ranges::find(nodes, i) - nodes.begin());
+    return nodes[(at + 1 + j) % nodes.size()];
+  }
+  // Where node h has the replica of what was node i's seat.
+  [[nodiscard]] std::uint32_t shelf(std::uint32_t h, std::uint32_t i) const {
+    return (h + options_.seats - i - 1) % options_.seats;
   }
 
   void train(std::uint32_t i) {
@@ -368,11 +401,11 @@ class Model {
 
   // The replica stream of seat i to its holder j.
   void spread(std::uint32_t i, std::uint32_t j) {
-    const std::uint32_t h = (i + 1 + j) % options_.seats;
+    const std::uint32_t h = holder(state_, i, j);
+    const std::uint32_t s = shelf(h, i);
     const Node& owner = state_.nodes[i];
-    const Node& holder = state_.nodes[h];
-    const Slots& replica = holder.replica[j];
-    if (!holder.alive || holder.frozen) return;
+    const Slots& replica = state_.nodes[h].replica[s];
+    if (!state_.nodes[h].alive || state_.nodes[h].frozen) return;
     const auto owner_has = [&](const Copy& copy) {
       return std::ranges::any_of(owner.own, [&](const Copy& own) { return is(own, copy.generation, copy.step); });
     };
@@ -380,7 +413,7 @@ class Model {
     for (std::uint32_t r = 0; r < kSlots; ++r) {  // the owner has given up what was being sent
       if (!is_dirty(replica[r]) || owner_has(replica[r])) continue;
       State next = state_;
-      next.nodes[h].replica[j][r] = Copy{};
+      next.nodes[h].replica[s][r] = Copy{};
       add(next);
     }
     for (std::uint32_t o = 0; o < kSlots; ++o) {
@@ -394,22 +427,22 @@ class Model {
       if (own.acknowledged[j] != 0) continue;
       const auto there = std::ranges::find_if(replica, [&](const Copy& c) { return is(c, own.generation, own.step); });
       if (there == replica.end()) {
-        if (!busy) open_replica(h, j, own);
+        if (!busy) open_replica(h, s, own);
       } else if (is_dirty(*there) && is_sealed(own)) {
         State next = state_;
-        next.nodes[h].replica[j][static_cast<std::size_t>(there - replica.begin())].state = 2;
+        next.nodes[h].replica[s][static_cast<std::size_t>(there - replica.begin())].state = 2;
         next.nodes[i].own[o].acknowledged[j] = options_.late_acknowledgements ? 1 : 2;
         add(next);
       }
     }
   }
 
-  void open_replica(std::uint32_t h, std::uint32_t j, const Copy& own) {
+  void open_replica(std::uint32_t h, std::uint32_t s, const Copy& own) {
     State next = state_;
     Node& holder = next.nodes[h];
-    const auto slot = choose(holder.replica[j], holder.known, options_.replica_gate, own.step);
+    const auto slot = choose(holder.replica[s], holder.known, options_.replica_gate, own.step);
     if (!slot) return;  // busy: asked again later
-    holder.replica[j][*slot] = Copy{own.generation, own.step, 1, {}};
+    holder.replica[s][*slot] = Copy{own.generation, own.step, 1, {}};
     add(next);
   }
 
@@ -441,15 +474,17 @@ class Model {
     }
     State next = state_;
     next.nodes[i].known = join(state_.nodes[i].known, state_.root);
+    if (next.nodes[i].known.committed > Step(next.resume)) drop_others(next, i, false);
     add(next);
   }
 
   void lead() {
-    for (std::uint32_t n = 0; n < options_.seats; ++n) {
+    const std::vector<std::uint32_t> nodes = ring(state_);
+    for (const std::uint32_t n : nodes) {
       if (!state_.nodes[n].alive || state_.nodes[n].frozen) return;
     }
-    SeatReport all = report(state_.nodes[0]);
-    for (std::uint32_t n = 1; n < options_.seats; ++n) all = combine(all, report(state_.nodes[n]));
+    SeatReport all = report(state_.nodes[nodes[0]]);
+    for (const std::uint32_t n : nodes) all = combine(all, report(state_.nodes[n]));
     State next = state_;
     next.root = advance(next.root, all);
     add(next);
@@ -502,6 +537,7 @@ class Model {
           copy.acknowledged = {};
         }
       }
+      drop_others(next, i, options_.kept_until_commit);
       thawed.frozen = false;
       thawed.phase = Phase::idle;
       thawed.step = state_.resume;
@@ -510,16 +546,66 @@ class Model {
     }
   }
 
+  // As each node does: only its seat's and its wards' arenas stay; and what has the step to go on from, until a later one is
+  // committed.
+  void drop_others(State& state, std::uint32_t n, bool still_needed) const {
+    if (!options_.worlds) return;
+    for (std::uint32_t i = 0; i < options_.seats; ++i) {
+      if (i == n) continue;
+      Slots& slots = state.nodes[n].replica[shelf(n, i)];
+      bool is_ward = false;
+      for (std::uint32_t j = 0; state.nodes[i].member && j < options_.replicas; ++j)
+        is_ward = is_ward || holder(state, i, j) == n;
+      const bool is_needed = still_needed && state.nodes[i].member && usable(state, slots, state.resume);
+      if (!is_ward && !is_needed) slots = Slots{};
+    }
+  }
+
   void decide() {
     if (state_.mode != Mode::quiescing) return;
-    for (std::uint32_t n = 0; n < options_.seats; ++n) {
+    for (const std::uint32_t n : ring(state_)) {
       if (state_.nodes[n].alive && !state_.nodes[n].frozen) return;
     }
     ++outcome_.decisions;
     const Plan plan = plan_of(state_);
     const std::uint32_t wanted = options_.redundant_resume ? redundant(state_) : recoverable(state_, 0);
     expect(plan.resume.value == wanted, "the planner differs from the plain search");
-    State next = state_;
+    go_into(state_, plan);
+    if (options_.worlds) decide_worlds(plan);
+  }
+
+  // Each that decide_restore would take: turned around, or without one of the seats.
+  void decide_worlds(const Plan& own) {
+    std::vector<State> worlds;
+    State turned = state_;
+    turned.turned = !turned.turned;
+    worlds.push_back(turned);
+    const std::vector<std::uint32_t> nodes = ring(state_);
+    for (const std::uint32_t leaving : nodes) {
+      if (nodes.size() <= options_.replicas + 1) break;
+      State smaller = state_;
+      const SeatReport last = smaller.nodes[leaving].report;
+      if (smaller.nodes[leaving].alive && ++smaller.deaths > options_.replicas) continue;
+      smaller.nodes[leaving] = Node{};
+      smaller.nodes[leaving].alive = smaller.nodes[leaving].member = false;
+      smaller.nodes[leaving].frozen = true;
+      smaller.nodes[leaving].report = last;
+      worlds.push_back(smaller);
+    }
+    for (const State& world : worlds) {
+      std::vector<Seat> wished;
+      for (const std::uint32_t n : ring(world)) wished.emplace_back(n);
+      const Plan plan = plan_of(state_, &world, wished);
+      if (plan.resume < own.committed || plan.resume < own.resume) continue;
+      ++outcome_.worlds;
+      State into = world;
+      into.rearranged = true;
+      go_into(into, plan);
+    }
+  }
+
+  void go_into(const State& world, const Plan& plan) {
+    State next = world;
     next.resume = static_cast<std::uint8_t>(plan.resume.value);
     next.mode = Mode::restoring;
     std::vector<LineageEntry> lineage = lineage_of(state_);
@@ -527,7 +613,7 @@ class Model {
     next.lineage.fill(15);
     for (const LineageEntry& entry : lineage)
       next.lineage[entry.generation.value] = static_cast<std::uint8_t>(entry.resume.value);
-    for (std::uint32_t n = 0; n < options_.seats; ++n) {
+    for (const std::uint32_t n : ring(next)) {
       if (!next.nodes[n].alive) seat_spare(next.nodes[n]);
     }
     add(next);
@@ -548,8 +634,12 @@ class Model {
     State next = state_;
     Node& node = next.nodes[i];
     const Plan plan = plan_of(state_);
-    if (!expect(plan.sources.size() > i && plan.resume.value == state_.resume, "a planned source has gone")) return;
-    const Source& source = plan.sources[i];
+    const std::vector<std::uint32_t> nodes = ring(state_);
+    const Seat seat(static_cast<std::uint32_t>(std::ranges::find(nodes, i) - nodes.begin()));
+    const auto sources = sources_of(plan.sources, seat);
+    if (!expect(!sources.empty() && plan.resume.value == state_.resume, "a planned source has gone")) return;
+    const Source& source = sources.front();
+    if (!expect(has_slot_of(i, source), "WRONG: it is another seat's state that is read")) return;
     std::uint32_t slot = 0;  // whatever is of least use: nothing whole, then the older step
     const auto use = [](const Copy& c) { return is_sealed(c) ? c.step : std::uint8_t{0}; };
     if (use(node.own[1]) < use(node.own[0])) slot = 1;
@@ -558,10 +648,21 @@ class Model {
     add(next);
   }
 
+  // Of what is node i's seat, where the source says.
+  [[nodiscard]] bool has_slot_of(std::uint32_t i, const Source& source) const {
+    const std::uint32_t at = source.from.node.value;
+    const Node& node = state_.nodes[at];
+    if (at == i && source.kind == SourceKind::replica) return false;
+    const Slots& slots = source.kind == SourceKind::own_arena ? node.own : node.replica[shelf(at, i)];
+    return (source.kind == SourceKind::replica || at == i) && std::ranges::any_of(slots, [&](const Copy& c) {
+             return is_sealed(c) && c.generation == source.slot_generation.value && c.step == source.step.value;
+           });
+  }
+
   void go_on() {
     if (state_.mode != Mode::restoring) return;
     State next = state_;
-    for (std::uint32_t n = 0; n < options_.seats; ++n) {
+    for (const std::uint32_t n : ring(state_)) {
       if (!state_.nodes[n].alive || (state_.resume > 0 && !has_resume(state_, n))) return;
       next.nodes[n].report = SeatReport{Progress{Step(state_.resume)}, 0, 0};
     }
@@ -570,6 +671,7 @@ class Model {
     next.base = state_.resume;
     next.root = Progress{Step(state_.resume)};
     next.held = 0;
+    next.rearranged = false;
     if (state_.resume == 0) next.deaths = 0;
     add(next);
   }
@@ -589,15 +691,20 @@ class Model {
     return lineage;
   }
 
-  [[nodiscard]] Plan plan_of(const State& state) const {
+  // For a wished world without those that leave.
+  [[nodiscard]] Plan plan_of(const State& state, const State* world = nullptr, std::span<const Seat> wished = {}) const {
     std::vector<Inventory> inventories;
     std::vector<NodeLife> evicted;
     std::vector<Member> seats;
+    for (const std::uint32_t n : ring(state)) {
+      const Seat seat(static_cast<std::uint32_t>(seats.size()));
+      seats.push_back({seat, {NodeId(n), Incarnation(1)}, "", 0});
+      if (options_.renumbered && seat != Seat(n)) seats.back().before = Seat(n);
+    }
     for (std::uint32_t n = 0; n < options_.seats; ++n) {
       const Node& node = state.nodes[n];
       const NodeLife life{NodeId(n), Incarnation(1)};
-      if (options_.redundant_resume) seats.push_back({Seat(n), life, "", 0});
-      if (!node.alive) {
+      if (!node.alive || (world != nullptr && !world->nodes[n].member)) {
         evicted.push_back(life);
         continue;
       }
@@ -611,7 +718,7 @@ class Model {
             {seat, kind, Generation(copy.generation), Step(copy.step), static_cast<SlotState>(copy.state), 1});
       };
       for (const Copy& copy : node.own) list(copy, Seat(n), SourceKind::own_arena);
-      for (std::uint32_t j = 0; j < options_.replicas; ++j) {
+      for (std::uint32_t j = 0; j < (options_.worlds ? options_.seats - 1 : options_.replicas); ++j) {
         const Seat ward((n + options_.seats - 1 - j) % options_.seats);
         for (const Copy& copy : node.replica[j]) list(copy, ward, SourceKind::replica);
       }
@@ -619,12 +726,13 @@ class Model {
     }
     const std::vector<LineageEntry> lineage = lineage_of(state);
     PlanInput input;
-    input.seat_count = options_.seats;
+    input.seat_count = static_cast<std::uint32_t>(seats.size());
     input.inventories = inventories;
     input.lineage = lineage;
     input.evicted = evicted;
     input.committed = Step(state.base);
-    input.seats = seats;
+    if (options_.redundant_resume) input.seats = seats;
+    if (world != nullptr) input.wished = wished;
     input.replica_count = options_.replicas;
     return plan_restore(input);
   }
@@ -645,12 +753,10 @@ class Model {
 
   // Whether every seat has `step` somewhere, should the nodes of `dead` (bits) be gone too.
   [[nodiscard]] bool whole(const State& state, std::uint32_t step, std::uint32_t dead) const {
-    for (std::uint32_t i = 0; i < options_.seats; ++i) {
+    for (const std::uint32_t i : ring(state)) {
       bool found = (dead >> i & 1) == 0 && usable(state, state.nodes[i].own, step);
-      for (std::uint32_t j = 0; j < options_.replicas && !found; ++j) {
-        const std::uint32_t h = (i + 1 + j) % options_.seats;
-        found = (dead >> h & 1) == 0 && usable(state, state.nodes[h].replica[j], step);
-      }
+      for (std::uint32_t h = 0; h < options_.seats && !found; ++h)
+        found = h != i && (dead >> h & 1) == 0 && usable(state, state.nodes[h].replica[shelf(h, i)], step);
       if (!found) return false;
     }
     return true;
@@ -681,11 +787,13 @@ class Model {
     std::uint32_t missing = floor == 0 ? 0 : ~0u;
     for (std::uint32_t step = std::max(floor, 1u); step <= options_.last_step; ++step) {
       std::uint32_t lacks = 0;
-      for (std::uint32_t n = 0; n < options_.seats; ++n) {
-        if (!state.nodes[n].alive) continue;
-        if (!usable(state, state.nodes[n].own, step)) lacks |= 1u << n;
-        for (std::uint32_t j = 0; j < options_.replicas; ++j)
-          if (!usable(state, state.nodes[n].replica[j], step)) lacks |= 1u << (kSeatsMax * (1 + j) + n);
+      for (const std::uint32_t n : ring(state)) {
+        if (state.nodes[n].alive && !usable(state, state.nodes[n].own, step)) lacks |= 1u << n;
+        for (std::uint32_t j = 0; j < options_.replicas; ++j) {
+          const std::uint32_t h = holder(state, n, j);
+          if (state.nodes[h].alive && !usable(state, state.nodes[h].replica[shelf(h, n)], step))
+            lacks |= 1u << (kSeatsMax * (1 + j) + n);
+        }
       }
       if (!whole(state, step, 0) || (lacks & ~missing) != 0) continue;
       resume = step;
@@ -708,9 +816,10 @@ class Model {
   }
 
   void note_held(State& state) const {
+    if (state.rearranged) return;  // what is left of the last generation was held in another world
     for (std::uint32_t step = 1; step <= options_.last_step; ++step) {
       bool all = true;
-      for (std::uint32_t i = 0; i < options_.seats; ++i) {
+      for (const std::uint32_t i : ring(state)) {
         all = all && std::ranges::any_of(state.nodes[i].own, [&](const Copy& c) {
                 return is_sealed(c) && is(c, state.generation, static_cast<std::uint8_t>(step)) && is_everywhere(c);
               });
@@ -773,7 +882,9 @@ class Model {
     else
       (void)set_.insert(packed(next), parent);
   }
-  [[nodiscard]] Packed packed(const State& state) const { return pack(state, options_.seats, options_.replicas); }
+  [[nodiscard]] Packed packed(const State& state) const {
+    return pack(state, options_.seats, options_.replicas, options_.worlds);
+  }
 
   [[nodiscard]] std::string way_to(std::uint32_t at) const {
     if (walking_) {
@@ -785,20 +896,20 @@ class Model {
     while (way.back() != 0) way.push_back(set_.parent(way.back()));
     std::string out;
     for (auto it = way.rbegin(); it != way.rend(); ++it)
-      out += "\n  " + text_of(unpack(set_.at(*it), options_.seats, options_.replicas));
+      out += "\n  " + text_of(unpack(set_.at(*it), options_.seats, options_.replicas, options_.worlds));
     return out;
   }
 
   [[nodiscard]] std::string text_of(const State& state) const {
     static constexpr const char* kModes[] = {"running", "quiescing", "restoring"};
     std::string out = text(kModes[static_cast<int>(state.mode)], " g", state.generation, " next g", state.pending, " R",
-                           state.resume, " root ", state.root.committed, "+", state.root.voided);
+                           state.resume, " root ", state.root.committed, "+", state.root.voided, state.turned ? " turned" : "");
     for (std::uint32_t i = 0; i < options_.seats; ++i) {
       const Node& node = state.nodes[i];
-      out += text(" | ", node.alive ? "" : "dead ", node.frozen ? "frozen " : "", "step ", node.step, " knows ",
+      out += text(" | ", node.member ? "" : "no member ", node.alive ? "" : "dead ", node.frozen ? "frozen " : "", "step ", node.step, " knows ",
                   node.known.committed, "+", node.known.voided, " own");
       for (const Copy& c : node.own) out += copy_text(c);
-      for (std::uint32_t j = 0; j < options_.replicas; ++j) {
+      for (std::uint32_t j = 0; j < (options_.worlds ? options_.seats - 1 : options_.replicas); ++j) {
         out += " replica";
         for (const Copy& c : node.replica[j]) out += copy_text(c);
       }
@@ -869,6 +980,58 @@ TEST(SlotProtocol, ThreeSeatsLoseNothingThroughARecovery) {
                               {.seats = 3, .last_step = 2, .last_generation = 2, .stale_reports = false});
   EXPECT_FALSE(outcome.broken) << *outcome.broken;
   EXPECT_EQ(outcome.greatest_commit, 2u);
+}
+
+// --- Other worlds
+
+TEST(SlotProtocol, ThreeSeatsLoseNothingWhereARecoveryEndsInAnotherWorld) {
+  const auto outcome =
+      search("three seats, one step, two recoveries, other worlds",
+             {.seats = 3, .last_step = 1, .last_generation = 3, .stale_reports = false, .worlds = true});
+  EXPECT_FALSE(outcome.broken) << *outcome.broken;
+  EXPECT_EQ(outcome.greatest_commit, 1u);
+  EXPECT_GT(outcome.worlds, 0u);
+}
+
+Model::Outcome walk_through_worlds(Options options, std::uint64_t walks) {
+  Model::Outcome all;
+  options.worlds = true;
+  options.stale_reports = false;
+  for (std::uint64_t seed = 1; seed <= walks && !all.broken; ++seed) {
+    const auto outcome = Model(options).walk(seed);
+    all.states += outcome.states;
+    all.decisions += outcome.decisions;
+    all.worlds += outcome.worlds;
+    all.greatest_commit += outcome.greatest_commit;
+    all.broken = outcome.broken;
+  }
+  std::printf("walks through worlds: %zu states, %zu recoveries decided, %zu other worlds, %u commits%s\n", all.states,
+              all.decisions, all.worlds, all.greatest_commit, all.broken ? ", BROKEN" : "");
+  return all;
+}
+
+TEST(SlotProtocol, LongWalksThroughWorldsLoseNothing) {
+  for (const std::uint32_t replicas : {1u, 2u}) {
+    const auto all =
+        walk_through_worlds({.seats = 3, .replicas = replicas, .last_step = 4, .last_generation = 3}, 3000);
+    EXPECT_FALSE(all.broken) << *all.broken;
+    EXPECT_GT(all.worlds, 3000u);
+    EXPECT_GT(all.greatest_commit, 1500u);
+  }
+}
+
+// Meant to fail: what the numbers of the seats before are for.
+TEST(SlotProtocol, APlannerThatTakesNewNumbersForOldOnesIsFound) {
+  const auto all = walk_through_worlds({.seats = 3, .last_step = 4, .last_generation = 3, .renumbered = false}, 8000);
+  EXPECT_TRUE(all.broken);
+}
+
+// Meant to fail: what the copies that stay until the next commit are for.
+TEST(SlotProtocol, AWorldThatDropsTheOldOnesCopiesAtOnceLosesAStep) {
+  const auto all =
+      walk_through_worlds({.seats = 3, .last_step = 4, .last_generation = 3, .kept_until_commit = false}, 8000);
+  ASSERT_TRUE(all.broken);
+  EXPECT_EQ(all.broken->substr(0, 4), kLost) << *all.broken;
 }
 
 TEST(SlotProtocol, ThreeSeatsWithTwoReplicasLoseNothingWhenTwoDie) {
