@@ -24,11 +24,12 @@ struct DaemonOptions {
   std::string domain;    // the node's failure domain; empty: it is one of its own
   std::string run_dir;   // of the job: <run_dir>/node-<id>/pawld.sock. Empty: a job without a token
   std::uint32_t seats_per_node = 1;
-  std::size_t state_rows_max = kMovedRowsMax;          // of write_state (job_state.h); a simulation's jobs are small
-  std::size_t state_bytes_max = kStateBytesMax;        // of a state without a sheet; the same
+  StateLimits state_limits;                            // of write_state; a simulation's jobs are small
   std::uint32_t report_group_size = kReportGroupSize;  // positions whose reports one node collects; likewise
   FollowLimits follow_limits{};                        // how many follow who is registered; likewise
   StreamSizes stream_sizes;                            // likewise
+  // Of a simulation: another world for the next recovery, as QuiescingView has it. Nothing else asks for one yet.
+  std::function<std::optional<std::vector<Seat>>()> wished_world;
   int keeper_fd = 3;
   int listen_fd = 4;
   int local_fd = 5;

@@ -5,8 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/contains.h"
 #include "base/log.h"
 #include "job/recovery/duties.h"
+#include "job/recovery/members.h"
 
 namespace pawl::job {
 
@@ -191,8 +193,10 @@ void Generations::begin_restore() {
   // Arenas stay, and become empty at `running`: a new process may have been given one by the pawld before us, and would
   // write where nobody looks. One of another layout is replaced when it is declared (SeatArenas).
   for (TrainerProcess& trainer : parts_.trainers.places())
-    if (state.cold && trainer.pid != 0 && trainer.seated.value > 0 && trainer.seated < state.generation)
-      parts_.watch.kill(trainer, "cold restart: no step was committed yet");
+    if (trainer.pid != 0 && must_begin_anew(trainer, state))
+      parts_.watch.kill(
+          trainer, state.cold ? "cold restart: no step was committed yet" : "its seat begins anew, or is another's");
+  parts_.rendezvous.open();
   parts_.imports.begin();
   parts_.watch.start_missing();
 }
@@ -208,6 +212,7 @@ void Generations::begin_running() {
   context.followed.running = state.generation;
   context.followed.frozen = std::max(context.followed.frozen, state.generation);
   parts_.rendezvous.enter();
+  parts_.rendezvous.open();
   parts_.progress.begin(parts_.pages.rejoin(Progress{state.resume, 0}));
   drop_other_arenas();
   parts_.pages.open_windows(parts_.streams.stream_context().gate_off);
@@ -216,10 +221,36 @@ void Generations::begin_running() {
   if (leads) tidy_keys();
 }
 
-// Only its seats' and its wards' arenas are kept.
+// Only its seats' and its wards' arenas are kept. In another world a copy may lie where the seat has none any more: it stays,
+// too, until a later step is committed, which has all its copies where they belong.
 void Generations::drop_other_arenas() {
   const JobMirror& mirror = parts_.context.mirror;
-  parts_.memory.drop_all_but(mirror.own_seats(), mirror.ring().wards_of(mirror.my_position()));
+  std::vector<Seat> own, replicas;
+  for (const Seat seat : mirror.own_seats()) own.push_back(before_of(mirror, seat));
+  for (const Seat ward : mirror.ring().wards_of(mirror.my_position())) replicas.push_back(before_of(mirror, ward));
+  keeps_others_ = false;
+  for (const ArenaHandle& held : parts_.memory.arenas()) {
+    const ArenaSpec& spec = held->arena.spec();
+    std::vector<Seat>& kept = spec.kind == ArenaKind::own ? own : replicas;
+    if (contains(kept, spec.seat) || !is_still_needed(held->arena)) continue;
+    kept.push_back(spec.seat);
+    keeps_others_ = true;
+  }
+  parts_.memory.drop_all_but(own, replicas);
+}
+
+bool Generations::is_still_needed(const Arena& arena) const {
+  const NodeContext& context = parts_.context;
+  const JobState& state = context.mirror.state();
+  if (context.committed > state.resume || !seat_after(state.seats, arena.spec().seat)) return false;
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i)
+    if (const SlotWord word = arena.slot(i).word(); word.state == SlotState::sealed && word.step == state.resume)
+      return true;
+  return false;
+}
+
+void Generations::on_committed() {
+  if (keeps_others_ && parts_.context.is_running()) drop_other_arenas();
 }
 
 void Generations::tidy_keys() {

@@ -52,6 +52,7 @@ class Generations {
   Generations(Parts parts, Hooks hooks) : parts_(parts), hooks_(std::move(hooks)) {}
 
   void follow();  // the next duty, if any; idempotent
+  void on_committed();
 
  private:
   void end_with_job();
@@ -64,11 +65,13 @@ class Generations {
   void begin_running();
   [[nodiscard]] CopyTasks copies() const { return {!parts_.streams.idle(), !parts_.imports.idle()}; }
   void drop_other_arenas();
+  [[nodiscard]] bool is_still_needed(const Arena& arena) const;  // though neither its seat nor its ward is here
   void tidy_keys();  // of all recoveries that are over, also of those that another one superseded
   void erase_later(std::vector<std::string> keys);
 
   Parts parts_;
   Hooks hooks_;
+  bool keeps_others_ = false;  // arenas that are still needed
 };
 
 }  // namespace pawl::job

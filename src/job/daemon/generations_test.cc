@@ -227,6 +227,77 @@ TEST_F(OneNode, AColdRestartKillsAllAndEmptiesTheirArenas) {
   EXPECT_NE(memory.find(ArenaKind::own, Seat(0)), arena);
 }
 
+TEST_F(OneNode, InAnotherWorldASeatsTrainerBeginsAnewAndItsArenaGoesByTheSeatBefore) {
+  run();
+  const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));
+  capture_slot(arena->arena.slot(0), Step(1));
+  const ArenaHandle other = *memory.arena_for([&] {
+    ArenaSpec spec = arena->arena.spec();
+    spec.seat = Seat(3);
+    return spec;
+  }());
+  capture_slot(other->arena.slot(0), Step(1));
+  // Of two seats that sat here one is left, whose number is another's.
+  node.state.generation = Generation(2);
+  follow(JobPhase::quiescing);
+  node.state.seats[0].before = Seat(3);
+  node.state.resume = node.state.committed = Step(1);
+  node.state.lineage.push_back({Generation(2), Step(1)});
+  node.state.restart = {Seat(0)};
+  node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(1)}};
+  follow(JobPhase::restoring);
+  EXPECT_EQ(killed, 1);
+  EXPECT_TRUE(imports.has(Seat(0)));
+  trainer.process().death = {};
+  trainer.process().seated = Generation(0);
+  trainer.process().dying = false;
+  generations.follow();
+  ask(JoinMessage{});
+  generations.follow();
+  EXPECT_EQ(killed, 1) << "it is new";
+  (void)trainer.answers();
+  ask(RestoreMessage{});
+  seats.answer_waiting();
+  const auto slot = answer<SlotMessage>();
+  ASSERT_TRUE(slot);
+  EXPECT_EQ(slot->step, Step(1));
+  ask(DoneMessage{Generation(2)});
+  follow(JobPhase::running);
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr) << "nobody goes on from it";
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(3)), other);
+}
+
+// The step from which all go on has its copies where they were; only the next one has them where they belong now.
+TEST_F(OneNode, ACopyOfAnotherWorldIsKeptUntilALaterStepIsCommitted) {
+  run();
+  ArenaSpec spec = memory.find(ArenaKind::own, Seat(0))->arena.spec();
+  capture_slot(memory.find(ArenaKind::own, Seat(0))->arena.slot(0), Step(1));
+  spec.kind = ArenaKind::replica;
+  spec.seat = Seat(5);
+  capture_slot((*memory.arena_for(spec))->arena.slot(0), Step(1));
+  spec.seat = Seat(6);  // of nobody
+  capture_slot((*memory.arena_for(spec))->arena.slot(0), Step(1));
+  node.state.generation = Generation(2);
+  follow(JobPhase::quiescing);
+  node.state.seats.push_back({Seat(1), test_life(1), "host1", 0, "", "", Seat(5)});
+  node.state.resume = Step(1);
+  node.state.lineage.push_back({Generation(2), Step(1)});
+  node.state.sources = {{Seat(0), SourceKind::own_arena, test_life(0), Generation(1), Step(1)},
+                        {Seat(1), SourceKind::own_arena, test_life(1), Generation(1), Step(1)}};
+  follow(JobPhase::restoring);
+  JobSpec without = node.context.mirror.spec();  // no ring in which it would hold anything
+  without.replica_count = 0;
+  node.context.mirror.set_spec(without);
+  follow(JobPhase::running);
+  EXPECT_TRUE(memory.find(ArenaKind::replica, Seat(5)));
+  EXPECT_FALSE(memory.find(ArenaKind::replica, Seat(6)));
+  generations.on_committed();
+  EXPECT_TRUE(memory.find(ArenaKind::replica, Seat(5)));
+  node.context.committed = Step(2);
+  generations.on_committed();
+  EXPECT_FALSE(memory.find(ArenaKind::replica, Seat(5)));
+}
+
 TEST_F(OneNode, AColdRestartThatIsTakenUpAgainTakesNoArenaAway) {
   run();
   const ArenaHandle arena = memory.find(ArenaKind::own, Seat(0));

@@ -35,10 +35,10 @@ void Imports::begin() {
     const Source* source = context_.mirror.source_of(member.seat);
     const bool is_own = source != nullptr && is_in_own_arena(*source);
     const bool is_part = is_own && !source->extent.is_whole();
-    if (source == nullptr || source->kind == SourceKind::nothing || (arenas_.has(*source) && !is_part)) {
+    if (source == nullptr || source->kind == SourceKind::nothing || (arenas_.has(in_arenas(*source)) && !is_part)) {
       imported_.insert(member.seat);
     } else if (is_own && !is_part) {
-      strike(*source, "the step is not in the own arena any more", {struck_of(*source, source->extent)});
+      strike(*source, "the step is not in the own arena any more", {struck_of(in_arenas(*source), source->extent)});
     } else if (!is_in_memory(source->kind)) {
       mover_.give_up_node(text("the state of seat ", member.seat, " is in ", name_of(source->kind),
                                ", from which this release can't restore"));
@@ -49,6 +49,11 @@ void Imports::begin() {
       waiting_.push_back(member.seat);
     }
   }
+}
+
+Source Imports::in_arenas(Source source) const {
+  source.seat = before_of(context_.mirror, source.seat);
+  return source;
 }
 
 bool Imports::is_in_own_arena(const Source& source) const {
@@ -69,7 +74,7 @@ bool Imports::can_be_fetched(Seat seat) const {
 
 std::optional<FetchState> Imports::fetch_of(Seat seat) const {
   for (const auto& fetch : fetches_)
-    if (fetch->seat() == seat) return fetch->state();
+    if (fetch->seat() == before_of(context_.mirror, seat)) return fetch->state();
   return std::nullopt;
 }
 
@@ -89,7 +94,7 @@ void Imports::start_waiting() {
     if (may_copy(seat) || !have_all(places, sources_of(context_.mirror.state().sources, seat))) {
       waiting.push_back(seat);
     } else {
-      start(std::move(places));
+      start(seat, std::move(places));
     }
   }
   waiting_.swap(waiting);
@@ -99,7 +104,8 @@ std::vector<FetchFromPlace> Imports::places_of(Seat seat) const {
   std::vector<FetchFromPlace> places;
   for (const Source& source : sources_of(context_.mirror.state().sources, seat))
     if (is_fetchable(source))
-      if (const std::optional<std::string> address = address_of(source.from)) places.push_back({source, *address});
+      if (const std::optional<std::string> address = address_of(source.from))
+        places.push_back({in_arenas(source), *address});
   return places;
 }
 
@@ -118,13 +124,13 @@ void Imports::end() {
   for (auto& fetch : fetches_) fetch->end();
 }
 
-void Imports::start(std::vector<FetchFromPlace> places) {
+void Imports::start(Seat seat, std::vector<FetchFromPlace> places) {
   const Generation generation = context_.mirror.generation();
-  const Seat seat = places.front().source.seat;
-  auto on_done = [this, generation, places, began = context_.clock->now()](Fetched fetched) {
+  auto on_done = [this, generation, seat, places, began = context_.clock->now()](Fetched fetched) {
     const Duration took = context_.clock->now() - began;
     auto shared = std::make_shared<Fetched>(std::move(fetched));
-    context_.post([this, generation, places, shared, took] { finished(generation, places, *shared, took); });
+    context_.post(
+        [this, generation, seat, places, shared, took] { finished(generation, seat, places, *shared, took); });
   };
   StreamContext stream = streams_.stream_context();
   stream.workers = &workers_;
@@ -149,28 +155,31 @@ void Imports::began_filling(Generation generation, Seat seat) {
   if (filling_.insert(seat).second) context_.drive();
 }
 
-void Imports::finished(Generation generation, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
-                       Duration took) {
+void Imports::finished(Generation generation, Seat seat, const std::vector<FetchFromPlace>& places,
+                       const Fetched& fetched, Duration took) {
   if (context_.mirror.generation() != generation || !context_.is_restoring()) return;
   const Source& first = places.front().source;
   if (fetched.status) {
-    imported_.insert(first.seat);
-    tell_restored(places, fetched, took);
+    imported_.insert(seat);
+    tell_restored(seat, places, fetched, took);
     tell_differing(fetched);
     return context_.drive();
   }
   const Error& error = fetched.status.error();
   if (error.code == Code::cancelled) return;
-  log_error("import_failed", "seat", first.seat, "step", first.step, "from", first.from.node, "why", error.what);
+  log_error("import_failed", "seat", seat, "step", first.step, "from", first.from.node, "why", error.what);
   if (error.code != Code::corrupt)
-    return mover_.give_up_node(text("seat ", first.seat, " can't be restored here: ", error.what));
+    return mover_.give_up_node(text("seat ", seat, " can't be restored here: ", error.what));
   const auto struck = std::ranges::find(places, fetched.struck.front().at,
                                         [](const FetchFromPlace& place) { return place.source.from; });
-  strike(struck->source, error.what, fetched.struck);
+  Source source = struck->source;
+  source.seat = seat;
+  strike(source, error.what, fetched.struck);
 }
 
 // `source` and `from` are those from where most of it came.
-void Imports::tell_restored(const std::vector<FetchFromPlace>& places, const Fetched& fetched, Duration took) {
+void Imports::tell_restored(Seat seat, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
+                            Duration took) {
   std::uint64_t bytes = 0;
   std::size_t most = 0;
   Json shares = Json::array();
@@ -181,7 +190,7 @@ void Imports::tell_restored(const std::vector<FetchFromPlace>& places, const Fet
     if (share > 0) shares.push_back({{"from", places[i].source.from.node.value}, {"bytes", share}});
   }
   const Source& source = places[most].source;
-  Json event{{"seat", source.seat.value},
+  Json event{{"seat", seat.value},
              {"source", name_of(source.kind)},
              {"from", source.from.node.value},
              {"bytes", bytes},

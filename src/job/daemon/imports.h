@@ -1,7 +1,8 @@
 // Imports: how the state of this node's seats comes into its memory in a recovery.
 //
 // A seat whose own arena has the step needs nothing; another one is fetched from all its sources, once no copy thread of
-// its trainer can touch the arena (it has joined, or is gone). Sources are reported, and never tried again, only if they
+// its trainer can touch the arena (it has joined, or is gone). In another world the sources, and the arena here, go by the number of
+// the seat before (Member::before): a seat that goes on from another one reads that one's slots, and keeps them as its own. Sources are reported, and never tried again, only if they
 // say themselves that they haven't got what they should, and no other has it; if this node can't fetch, it gives up its
 // seats.
 //
@@ -68,12 +69,13 @@ class Imports {
   [[nodiscard]] bool is_fetchable(const Source& source) const;
   [[nodiscard]] bool can_be_fetched(Seat seat) const;                    // all of its state
   [[nodiscard]] std::vector<FetchFromPlace> places_of(Seat seat) const;  // all whose address is known
-  void start(std::vector<FetchFromPlace> places);
+  [[nodiscard]] Source in_arenas(Source source) const;                   // as what lies there goes by the seat before
+  void start(Seat seat, std::vector<FetchFromPlace> places);
   void strike(const Source& source, const std::string& why, std::vector<Struck> struck);
   void began_filling(Generation generation, Seat seat);
-  void finished(Generation generation, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
+  void finished(Generation generation, Seat seat, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
                 Duration took);
-  void tell_restored(const std::vector<FetchFromPlace>& places, const Fetched& fetched, Duration took);
+  void tell_restored(Seat seat, const std::vector<FetchFromPlace>& places, const Fetched& fetched, Duration took);
   void tell_differing(const Fetched& fetched);
 
   NodeContext& context_;

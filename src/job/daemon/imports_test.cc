@@ -88,6 +88,33 @@ TEST_F(Restores, WhatLiesHereIsNotFetched) {
   EXPECT_TRUE(nothing_is_fetched());
 }
 
+// Seat 0 of another world goes on from what was seat 7.
+TEST_F(Restores, InAnotherWorldTheSlotOfTheSeatBeforeIsFetchedAndKept) {
+  node.state.seats[0].before = Seat(7);
+  begin(SourceKind::replica);
+  EXPECT_FALSE(imports.has(Seat(0)));
+  imports.start_waiting();
+  PeerEnd source = welcome();
+  EXPECT_EQ(asked.seat, Seat(7));
+  begin_slot(source);
+  for (std::uint32_t i = 0; i < kTestBuckets; ++i) say_slot_bucket(source, kStep, i);
+  ASSERT_TRUE(posted.run_until([&] { return imports.has(Seat(0)); }));
+  EXPECT_EQ(memory.find(ArenaKind::own, Seat(0)), nullptr);
+  const ArenaHandle kept = memory.find(ArenaKind::own, Seat(7));
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->arena.spec().seat, Seat(7));
+  EXPECT_TRUE(imports.fetch_of(Seat(0)));
+  node.control.swaps.clear();
+  begin(SourceKind::own_arena, test_life(0));
+  EXPECT_TRUE(imports.has(Seat(0))) << "it lies here";
+  ASSERT_TRUE(kept->arena.slot(0).empty_frozen());
+  begin(SourceKind::own_arena, test_life(0));
+  const auto next = reported();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->struck.front().seat, Seat(7)) << "strikes speak of the seat before";
+  EXPECT_EQ(next->causes.back().seat, Seat(0));
+}
+
 // A trainer may copy what has come once the fetch has opened the slot, and not what a capture or another pawld left.
 TEST_F(Restores, ASlotFillsFromWhereItsFetchHasOpenedItUntilItIsWhole) {
   leave(SlotState::dirty);

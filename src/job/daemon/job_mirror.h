@@ -136,6 +136,11 @@ class JobMirror {
   StopView stop_;
 };
 
+// By which number the seat's arenas go (Member::before).
+[[nodiscard]] inline Seat before_of(const JobMirror& mirror, Seat seat) {
+  return mirror.has_state() ? before_of(mirror.state().seats, seat) : seat;
+}
+
 // Of all nodes but those that are surviving members: spares, and whoever was evicted and still lives.
 [[nodiscard]] std::vector<NodeRecord> records_of_others(const JobMirror& mirror);
 

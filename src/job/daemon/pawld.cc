@@ -56,7 +56,7 @@ Pawld::Pawld(DaemonOptions options, DaemonLines lines, const Environment& enviro
       lines_(std::move(lines)),
       context_({NodeId(options_.node), Incarnation(options_.incarnation)}, options_.job, environment) {
   context_.address = options_.address;
-  context_.state_limits = {options_.state_rows_max, options_.state_bytes_max};
+  context_.state_limits = options_.state_limits;
   context_.mirror.reports.set_group_size(options_.report_group_size);
   context_.after = [this](Duration delay, std::function<void()> task) { loop_->after(delay, std::move(task)); };
   context_.post = [this](std::function<void()> task) { loop_->post(std::move(task)); };

@@ -81,7 +81,8 @@ Pawld::Parts::Parts(Pawld& pawld)
            .probe =
                [this, &pawld](std::span<const NodeRecord> spares) {
                  return spare_probes.ask(spares, pawld.context_.mirror.state().evicted.size());
-               }}),
+               },
+           .wished_world = pawld.options_.wished_world}),
       spare_memory(pawld.context_, {.on_refused =
                                         [this](const std::string& why) {
                                           events.tell("spare_refused", nlohmann::json{{"detail", why}}.dump());
@@ -130,6 +131,7 @@ Pawld::Parts::Parts(Pawld& pawld)
                     [this] {
                       job_end.consider_finish();
                       drains.consider();
+                      generations.on_committed();
                     },
                 .is_up = [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); },
                 .before_report = [this](const SeatReport& report, bool anew) { paths.before_report(report, anew); }}),
@@ -143,6 +145,7 @@ Pawld::Parts::Parts(Pawld& pawld)
           *pawld.context_.clock, rendezvous_log,
           {.generation = [&pawld] { return pawld.context_.mirror.generation(); },
            .is_root = [&pawld] { return pawld.context_.mirror.is_root(); },
+           .is_open = [&pawld] { return !pawld.context_.mirror.is_in(JobPhase::quiescing); },
            .send_to_root =
                [&pawld](std::uint64_t id, const RendezvousRequest& request) {
                  const JobMirror& mirror = pawld.context_.mirror;

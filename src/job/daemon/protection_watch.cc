@@ -38,7 +38,8 @@ ProtectionView ProtectionWatch::view() const {
   view.is_root = mirror.is_root();
   if (cut_) view.cut = cut_();
   for (const TrainerProcess& trainer : parts_.trainers.places()) {
-    const ArenaHandle arena = trainer.seat ? parts_.memory.find(ArenaKind::own, *trainer.seat) : nullptr;
+    const ArenaHandle arena =
+        trainer.seat ? parts_.memory.find(ArenaKind::own, before_of(mirror, *trainer.seat)) : nullptr;
     if (!arena || trainer.shared.page == nullptr || trainer.seated != view.generation) continue;
     SeatProtection seat;
     seat.seat = *trainer.seat;

@@ -163,7 +163,7 @@ std::string Questions::status_json() const {
   for (const TrainerProcess& trainer : parts_.trainers.places()) {
     status["trainers"].push_back(trainer_json(context.environment->processes, trainer, running));
     if (!trainer.seat || !mirror.is_member()) continue;
-    const ArenaHandle arena = parts_.memory.find(ArenaKind::own, *trainer.seat);
+    const ArenaHandle arena = parts_.memory.find(ArenaKind::own, before_of(mirror, *trainer.seat));
     status["seats"].push_back(seat_json(mirror, *trainer.seat, arena));
     for (const std::string& why : exposures(context, *trainer.seat, arena != nullptr, committed))
       exposed.push_back(why);

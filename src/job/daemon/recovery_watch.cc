@@ -113,7 +113,7 @@ SeatView RecoveryWatch::view_of(Seat seat) const {
   view.fresh = mirror.state().resume == Step(0);
   view.trainer = trainer_at(seat);
   view.ready = mirror.reports.is_ready(context.self.node);
-  const ArenaHandle arena = parts_.memory.find(ArenaKind::own, seat);
+  const ArenaHandle arena = parts_.memory.find(ArenaKind::own, before_of(mirror, seat));
   view.bytes = arena ? arena->mapping.size_bytes() : mirror.registrations().arena_bytes_max;
   if (const Source* source = mirror.source_of(seat)) view.source = source->from.node;
   return view;

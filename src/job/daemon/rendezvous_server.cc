@@ -22,6 +22,11 @@ void RendezvousServer::enter() {
   while (!waits_.empty()) (void)take(waits_.begin());
   for (const std::string& record : log_.records(entered_))
     if (!store_.replay(record)) log_error("store_record_refused", "generation", entered_);
+  open();
+}
+
+void RendezvousServer::open() {
+  if (!hooks_.is_open()) return;
   std::vector<EarlyRequest> early;
   early.swap(early_);
   for (EarlyRequest& one : early)
@@ -29,7 +34,7 @@ void RendezvousServer::enter() {
 }
 
 void RendezvousServer::on_peer_request(Generation generation, RendezvousRequest request, Asker asker) {
-  if (generation > entered_) {
+  if (generation > entered_ || (generation == hooks_.generation() && !hooks_.is_open())) {
     if (early_.size() < kEarlyRequestsMax) early_.push_back({generation, std::move(request), std::move(asker)});
     return;
   }

@@ -2,7 +2,7 @@
 //
 // The root of the tree has the keys and answers; what it has carried out lies in a log that outlives this pawld, so a
 // returning root goes on as the last one would have. Every other node sends requests to the root, and again over each
-// new link. Requests of a generation that this node has not entered yet are kept until it has. With a generation all
+// new link. Requests of a generation that this node has not entered yet, or whose world it does not know, are kept until it does. With a generation all
 // that waits in it is dropped; trainers ask again. No sockets here: hooks send, on_answer() receives.
 // The link to the root may be cut for hours while all else is sound. After a second a request goes by another member, which
 // passes it on if its own link to the root stands; every second by the next one, as long as somebody waits.
@@ -28,6 +28,9 @@ class RendezvousServer {
   struct Hooks {
     std::function<Generation()> generation;  // of the state; this node may not have entered it yet
     std::function<bool()> is_root;
+    // The generation's world is known, and with it who is the root: before that nobody here asks anything, but who has heard of it
+    // sooner may. It may be another world than the one that is left.
+    std::function<bool()> is_open = [] { return true; };
     std::function<bool(std::uint64_t id, const RendezvousRequest&)> send_to_root;  // false: no link stands, it is lost
     std::function<bool()> reaches_root = [] { return true; };                      // a link to it stands
     // By the `turn`-th of the other members to which a link stands, round and round. Not set: there are none.
@@ -38,6 +41,8 @@ class RendezvousServer {
 
   // The state's generation, before anybody of it is answered. Does nothing if it was entered already.
   void enter();
+
+  void open();  // it is open now: who has asked before is answered
 
   // For a trainer of this node, or this node itself. `on_answer` may never be called.
   void ask(RendezvousRequest request, OnAnswer on_answer);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "job/daemon/test_node.h"
@@ -33,6 +34,7 @@ class Rendezvous : public testing::Test {
     return RendezvousServer(clock, log,
                             {.generation = [this] { return generation; },
                              .is_root = [this] { return is_root; },
+                             .is_open = [this] { return is_open; },
                              .send_to_root =
                                  [this](std::uint64_t id, const RendezvousRequest&) {
                                    if (reaches_root) sent.push_back(id);
@@ -49,6 +51,7 @@ class Rendezvous : public testing::Test {
   RendezvousLog log{real_shared_memory(), "test", [](const std::string&, int) {}};
   Generation generation{1};
   bool is_root = true;
+  bool is_open = true;
   bool reaches_root = true;
   std::vector<std::pair<std::uint64_t, std::size_t>> passed;  // id, and by which
   RendezvousRequest last_passed;
@@ -66,6 +69,24 @@ TEST_F(Rendezvous, TheRootAnswersAndLetsAGetWaitForItsKey) {
   EXPECT_TRUE(answers.empty());
   server.ask(asks(RendezvousOp::set, "a", "value"), [](const RendezvousAnswer&) {});
   EXPECT_EQ(answers, std::vector<std::string>{"value"});
+  EXPECT_EQ(server.waiting_count(), 0u);
+}
+
+// Another world begins in the middle of a generation, and another node has heard of that first: who asks knows who the root is, and
+// who is asked does not know yet that it is himself.
+TEST_F(Rendezvous, WhatIsAskedBeforeTheWorldIsKnownIsServedThen) {
+  is_root = is_open = false;
+  server.enter();
+  const RendezvousServer::Asker asker{[] { return true; }, into(answers)};
+  server.on_peer_request(generation, asks(RendezvousOp::get, "a"), asker);
+  server.on_peer_request(generation, asks(RendezvousOp::set, "a", "value"), asker);
+  server.open();
+  EXPECT_TRUE(sent.empty()) << "whom it takes for the root is it no more";
+  EXPECT_TRUE(answers.empty());
+  is_root = is_open = true;
+  server.open();
+  EXPECT_EQ(std::ranges::count(answers, "value"), 1) << "the get";
+  EXPECT_EQ(answers.size(), 2u);
   EXPECT_EQ(server.waiting_count(), 0u);
 }
 

@@ -127,12 +127,14 @@ void Seats::on_request(TrainerProcess& trainer, const Frame& frame) {
 }
 
 void Seats::on_restore_bad(TrainerProcess& trainer, const RestoreBadMessage& bad) {
-  const ArenaHandle arena = trainer.seat ? parts_.memory.find(ArenaKind::own, *trainer.seat) : nullptr;
+  if (!trainer.seat) return;
+  const Seat before = before_of(parts_.context.mirror, *trainer.seat);
+  const ArenaHandle arena = parts_.memory.find(ArenaKind::own, before);
   if (!arena || bad.slot >= arena->arena.slot_count()) return;
   const SlotWord word = arena->arena.slot(bad.slot).word();
   const NodeLife self = parts_.context.self;
   parts_.mover.report({FaultKind::corrupt_source, self, trainer.seat, "own arena: " + bad.why, 0},
-                      {{self, *trainer.seat, SourceKind::own_arena, word.generation, word.step}});
+                      {{self, before, SourceKind::own_arena, word.generation, word.step}});
 }
 
 // --- Joining and restoring
@@ -151,8 +153,8 @@ void Seats::answer_joins() {
         !trainer.line.waits_for(MessageKind::join))
       continue;
     // What it has trained counts for nothing, and from step 0 it restores nothing: only a new process begins there.
-    if (state.cold && trainer.seated.value > 0) {
-      parts_.watch.kill(trainer, "cold restart: no step was committed yet");
+    if (must_begin_anew(trainer, state)) {
+      parts_.watch.kill(trainer, state.cold ? "cold restart: no step was committed yet" : "its seat begins anew");
       continue;
     }
     if (parts_.holds.is_held_at("seated")) return;
@@ -175,7 +177,7 @@ void Seats::answer_restores() {
     const bool whole = parts_.imports.has(*trainer.seat);
     if (!whole && !(trainer.line.restores_as_it_fills && parts_.imports.fills(*trainer.seat))) continue;
     const Source* source = parts_.context.mirror.source_of(*trainer.seat);
-    const ArenaHandle arena = parts_.memory.find(ArenaKind::own, *trainer.seat);
+    const ArenaHandle arena = parts_.memory.find(ArenaKind::own, before_of(parts_.context.mirror, *trainer.seat));
     Slot slot;
     std::uint32_t index = 0;
     const bool there =
@@ -240,9 +242,9 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   spec.bucket_bytes = declared.bucket_bytes;
   spec.layout_digest = declared.layout_digest;
   spec.layout = std::move(declared.layout);
-  spec.seat = *trainer.seat;
+  spec.seat = before_of(parts_.context.mirror, *trainer.seat);
   spec.shelf_count = parts_.context.mirror.ring().replica_count();
-  if (awaits_snapshot(spec)) {
+  if (awaits_snapshot(*trainer.seat, spec)) {
     late_layouts_[trainer.index] = {std::move(spec), frame.id};
     return;
   }
@@ -250,10 +252,10 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
 }
 
 // The arena of a snapshot comes with it. Another one, made before, would be replaced by it under the trainer's eyes.
-bool Seats::awaits_snapshot(const ArenaSpec& spec) const {
+bool Seats::awaits_snapshot(Seat seat, const ArenaSpec& spec) const {
   const NodeContext& context = parts_.context;
   return context.is_restoring() && context.mirror.state().resume.value > 0 && !parts_.memory.find_equal(spec) &&
-         !parts_.imports.has(spec.seat) && !parts_.imports.fills(spec.seat);
+         !parts_.imports.has(seat) && !parts_.imports.fills(seat);
 }
 
 void Seats::answer_layouts() {
@@ -262,9 +264,10 @@ void Seats::answer_layouts() {
   for (auto& [index, layout] : late) {
     TrainerProcess& trainer = parts_.trainers.places()[index];
     const auto waiting = trainer.line.waiting.find(MessageKind::layout);
-    if (waiting == trainer.line.waiting.end() || waiting->second != layout.id || trainer.seat != layout.spec.seat)
+    if (waiting == trainer.line.waiting.end() || waiting->second != layout.id || !trainer.seat ||
+        before_of(parts_.context.mirror, *trainer.seat) != layout.spec.seat)
       continue;
-    if (awaits_snapshot(layout.spec))
+    if (awaits_snapshot(*trainer.seat, layout.spec))
       late_layouts_[index] = std::move(layout);
     else
       give_arena(trainer, std::move(layout.spec), layout.id);
@@ -296,7 +299,8 @@ void Seats::give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_
   parts_.arenas.own(spec, [this, spec, index = trainer.index, id](const Result<ArenaHandle>& arena) {
     const TrainerProcess& asking = parts_.trainers.places()[index];
     const auto waiting = asking.line.waiting.find(MessageKind::layout);
-    if (waiting != asking.line.waiting.end() && waiting->second == id && asking.seat == spec.seat)
+    if (waiting != asking.line.waiting.end() && waiting->second == id && asking.seat &&
+        before_of(parts_.context.mirror, *asking.seat) == spec.seat)
       on_arena(index, spec, arena);
   });
 }

@@ -48,7 +48,7 @@ class Seats {
   void on_layout(TrainerProcess& trainer, const Frame& frame);
   // `id` of the request.
   void give_arena(TrainerProcess& trainer, ArenaSpec declared, std::uint64_t id);
-  [[nodiscard]] bool awaits_snapshot(const ArenaSpec& spec) const;
+  [[nodiscard]] bool awaits_snapshot(Seat seat, const ArenaSpec& spec) const;
   [[nodiscard]] ArenaSpec in_layout_of_snapshot(ArenaSpec spec) const;
   [[nodiscard]] bool is_from_paths_alone(Seat seat) const;
   void strike_paths(Seat seat, const std::string& why);

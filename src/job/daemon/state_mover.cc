@@ -292,7 +292,7 @@ bool StateMover::strike_gone_sources() {
   const std::vector<Struck> struck = gone_sources(state, context_.mirror.reports.ready_members(), gone);
   std::vector<Cause> causes;
   for (const Struck& source : struck)
-    causes.push_back({FaultKind::corrupt_source, source.at, source.seat,
+    causes.push_back({FaultKind::corrupt_source, source.at, seat_after(state.seats, source.seat),
                       text("node ", source.at.node, ", which was evicted and had the only copy, is gone"), 0});
   if (causes.empty() || !is_confirmed(gone_, causes)) return false;
   for (Cause& cause : causes) cause.detected_wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
@@ -394,10 +394,11 @@ void StateMover::lead() {
   }
   if (!has_heard_of_all(in_state_for)) return;
   const SpareProbes::Answers probed = probed_spares();
-  if (auto lead = decide_lead({mirror.spec(), state, mirror.reports.inventories(), records_of_others(mirror),
-                               mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(),
-                               absent(survivors_of(state)), context_.orders.cordoned(), probed.silent},
-                              context_.self, context_.deadlines))
+  if (auto lead = decide_lead(
+          {mirror.spec(), state, mirror.reports.inventories(), records_of_others(mirror),
+           mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(), absent(survivors_of(state)),
+           context_.orders.cordoned(), probed.silent, handlers_.wished_world ? handlers_.wished_world() : std::nullopt},
+          context_.self, context_.deadlines))
     act_on(std::move(*lead), probed.pending);
 }
 

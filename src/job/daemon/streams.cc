@@ -27,7 +27,7 @@ Streams::Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds
 void Streams::start() {
   for (const Member& member : context_.mirror.state().seats) {
     if (!(member.life == context_.self)) continue;
-    const ArenaHandle arena = memory_.find(ArenaKind::own, member.seat);
+    const ArenaHandle arena = memory_.find(ArenaKind::own, before_of(member));
     if (!arena) continue;
     std::vector<std::shared_ptr<ReplicaSender>>& senders = senders_[member.seat];
     if (!senders.empty() && senders.front()->arena() == arena) continue;
@@ -100,14 +100,15 @@ void Streams::adopt_data(const std::shared_ptr<Connection>& connection, const He
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::later, "not yet"}));
   connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
   if (!connection->is_open()) return;  // the welcome found it closed
+  const Seat seat = before_of(context_.mirror, hello.seat);
   receivers_[hello.seat] = ReplicaReceiver::start(
       {.stream = connection->release(),
        .number = hello.stream,
        .generation = context_.mirror.generation(),
-       .seat = hello.seat,
+       .seat = seat,
        .job = context_.job,
        .context = stream_,
-       .held = [this, seat = hello.seat] { return arenas_.find_from_thread(ArenaKind::replica, seat); },
+       .held = [this, seat] { return arenas_.find_from_thread(ArenaKind::replica, seat); },
        .arena_for = [this, generation = context_.mirror.generation()](
                         const ArenaSpec& spec) { return arenas_.replica_from_thread(spec, generation); },
        .equal_arenas = [this] { return arenas_.equal_from_thread(); }});

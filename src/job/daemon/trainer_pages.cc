@@ -67,7 +67,7 @@ SeatReport TrainerPages::report(Progress known) const {
   for (const TrainerProcess& trainer : trainers_.places()) {
     if (!trainer.seat) continue;
     SeatReport report{known, 0, 0};
-    const ArenaHandle arena = memory_.find(ArenaKind::own, *trainer.seat);
+    const ArenaHandle arena = memory_.find(ArenaKind::own, before_of(context_.mirror, *trainer.seat));
     if (arena && trainer.shared.page != nullptr && trainer.seated == generation) {
       const Step reached(trainer.shared.page->reached.load(std::memory_order_acquire));  // before the slots
       report = report_of(slots_of(arena->arena), reached, generation, known);

@@ -5,6 +5,11 @@
 #include "pawl/pawl.h"
 
 namespace pawl::job {
+
+bool must_begin_anew(const TrainerProcess& trainer, const JobState& state) {
+  if (trainer.seated.value == 0 || trainer.seated >= state.generation) return false;
+  return state.cold || !trainer.seat || contains(state.restart, *trainer.seat);
+}
 namespace {
 
 constexpr std::uint32_t kAttachRefused = PAWL_INVALID;

@@ -118,6 +118,10 @@ struct TrainerProcess {
   }
 };
 
+// The process counts for nothing any more, and a new one takes its place: it has trained from a step that was not committed, or its
+// seat is to be restarted, or nobody's.
+[[nodiscard]] bool must_begin_anew(const TrainerProcess& trainer, const JobState& state);
+
 class Trainers {
  public:
   struct Handlers {

@@ -541,7 +541,8 @@ void check_before(Reader& reader, const std::vector<BeforeRow>& rows, std::uint6
     if (std::uint64_t{row.before.value} + row.seats > kSeatsMax)
       return reader.fail(text("before[", i, "]: out of range (at most ", kSeatsMax, " seats)"));
     if (row.first.value < end) return reader.fail(text("before[", i, "]: not behind the row before it"));
-    const bool joins = i > 0 && row.first.value == end && rows[i - 1].before.value + rows[i - 1].seats == row.before.value;
+    const bool joins =
+        i > 0 && row.first.value == end && rows[i - 1].before.value + rows[i - 1].seats == row.before.value;
     if (joins || row.before == row.first) return reader.fail(text("before[", i, "]: seats that are not written so"));
     if (row.first.value > end) taken.emplace_back(end, row.first.value);
     taken.emplace_back(row.before.value, std::uint64_t{row.before.value} + row.seats);
@@ -692,8 +693,7 @@ JobState state_of(JobRecord record, std::vector<Member> seats) {
     for (std::uint32_t i = 0; i < moved.row.seats; ++i)
       state.seats[moved.first.value + i] = member_of(moved.row, Seat(moved.first.value + i), i);
   for (const BeforeRow& row : record.before)
-    for (std::uint32_t i = 0; i < row.seats; ++i)
-      state.seats[row.first.value + i].before = Seat(row.before.value + i);
+    for (std::uint32_t i = 0; i < row.seats; ++i) state.seats[row.first.value + i].before = Seat(row.before.value + i);
   Seat seat;
   for (const SourceRow& row : record.sources)
     for (std::uint32_t i = 0; i < row.seats; ++i, ++seat.value)

@@ -350,6 +350,8 @@ void begin_restoring(JobState& next, const QuiescingView& view, const Plan& plan
 
 // --- Another world
 
+constexpr std::size_t kSeatsNamedMax = 16;
+
 struct World {
   Plan plan;
   JobState state;  // as it is, with the world's seats where they can sit before any spare has taken one
@@ -428,8 +430,8 @@ Result<World> world_of(const QuiescingView& view, const Reports& reports, bool a
   world.plan.committed = std::max(world.plan.committed, own.committed);  // who leaves may alone know it
   const Plan& plan = world.plan;
   if (!is_enough(plan, anybody))
-    return refused(text("step ", plan.committed, " was committed, and it can't go on from there: ",
-                        joined(plan.lost, "; ")));
+    return refused(
+        text("step ", plan.committed, " was committed, and it can't go on from there: ", joined(plan.lost, "; ")));
   if (!is_beyond_recovery(own, anybody) && plan.resume < own.resume)
     return refused(text("it would go back to step ", plan.resume, ", and this one goes on from step ", own.resume));
   std::size_t changes = 0;
@@ -442,8 +444,9 @@ Result<World> world_of(const QuiescingView& view, const Reports& reports, bool a
     return refused(text("each seat would have ", ring.replica_count(), " copies, not ", ring_now.replica_count()));
   for (const Member& member : state.seats)
     if (contains(nowhere, member.life) && plan.resume > Step(0) && copies_of(plan, member.seat) <= ring.replica_count())
-      return refused(text("of seat ", before_of(member), ", which nobody has now, there are ", copies_of(plan, member.seat),
-                          " copies, and ", ring.replica_count() + 1, " are kept of each"));
+      return refused(text("of seat ", before_of(member), ", which nobody has now, there are ",
+                          copies_of(plan, member.seat), " copies, and ", ring.replica_count() + 1,
+                          " are kept of each"));
   renumber(state.attempts, view.state.seats, state.seats);
   JobState asking = state;
   asking.evicted.insert(asking.evicted.end(), nowhere.begin(), nowhere.end());
@@ -466,7 +469,9 @@ StateMove into_world(const QuiescingView& view, World world, NodeLife self) {
   begin_restoring(next, from, world.plan, std::move(restart), self);
   if (contains(next.evicted, next.leader)) next.leader = next.seats.front().life;  // who leaves, leads no more
   std::string before;
-  for (const Member& member : next.seats) before += text(before.empty() ? "" : ",", before_of(member));
+  for (const Member& member : std::span(next.seats).first(std::min(next.seats.size(), kSeatsNamedMax)))
+    before += text(before.empty() ? "" : ",", before_of(member));
+  if (next.seats.size() > kSeatsNamedMax) before += " and so on";
   std::string why = text(why_restoring(from, next, world.plan, world.seating), "; a world of ", next.seats.size(),
                          " seats instead of ", view.state.seats.size(), ", which go on from seats ", before);
   return {std::move(next), std::move(why)};
@@ -545,8 +550,8 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
     std::vector<Source> left;  // a seat that can still read all of its stream elsewhere goes on
     std::ranges::copy_if(all, std::back_inserter(left), [&](const Source& other) { return !is_gone(other); });
     if (!are_enough(left, all))
-      struck.push_back({source.from, before_of(state.seats, source.seat), source.kind, source.slot_generation, source.step,
-                        source.extent, source.of});
+      struck.push_back({source.from, before_of(state.seats, source.seat), source.kind, source.slot_generation,
+                        source.step, source.extent, source.of});
   }
   return struck;
 }

@@ -320,7 +320,8 @@ TEST_F(AnotherWorld, ADeadNodesSeatIsASparesThereToo) {
 TEST_F(AnotherWorld, WhoLeavesTakesNoOnlyCopyAlong) {
   node_lost(1);
   report(40, 40);
-  expect_refused({1, 0}, "seat 0 (before: seat 1): no sealed copy of step 40");  // node 2 has the only one, and would leave
+  expect_refused({1, 0},
+                 "seat 0 (before: seat 1): no sealed copy of step 40");  // node 2 has the only one, and would leave
 }
 
 TEST_F(AnotherWorld, OneThatCannotBeIsRefusedWithTheReason) {

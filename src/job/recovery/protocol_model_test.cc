@@ -51,10 +51,10 @@ struct Options {
   bool late_acknowledgements = false;  // on their way for a while; a late report is as good
   bool own_gate = true;
   bool replica_gate = true;
-  bool spurious = true;          // recoveries without a death
-  bool redundant_resume = true;  // else the greatest whole step, as if no copies were promised
-  bool worlds = false;           // a recovery may end in another one
-  bool renumbered = true;        // the planner is told of it
+  bool spurious = true;           // recoveries without a death
+  bool redundant_resume = true;   // else the greatest whole step, as if no copies were promised
+  bool worlds = false;            // a recovery may end in another one
+  bool renumbered = true;         // the planner is told of it
   bool kept_until_commit = true;  // what the world before had of the step to go on from
 };
 
@@ -692,7 +692,8 @@ class Model {
   }
 
   // For a wished world without those that leave.
-  [[nodiscard]] Plan plan_of(const State& state, const State* world = nullptr, std::span<const Seat> wished = {}) const {
+  [[nodiscard]] Plan plan_of(const State& state, const State* world = nullptr,
+                             std::span<const Seat> wished = {}) const {
     std::vector<Inventory> inventories;
     std::vector<NodeLife> evicted;
     std::vector<Member> seats;
@@ -902,12 +903,13 @@ class Model {
 
   [[nodiscard]] std::string text_of(const State& state) const {
     static constexpr const char* kModes[] = {"running", "quiescing", "restoring"};
-    std::string out = text(kModes[static_cast<int>(state.mode)], " g", state.generation, " next g", state.pending, " R",
-                           state.resume, " root ", state.root.committed, "+", state.root.voided, state.turned ? " turned" : "");
+    std::string out =
+        text(kModes[static_cast<int>(state.mode)], " g", state.generation, " next g", state.pending, " R", state.resume,
+             " root ", state.root.committed, "+", state.root.voided, state.turned ? " turned" : "");
     for (std::uint32_t i = 0; i < options_.seats; ++i) {
       const Node& node = state.nodes[i];
-      out += text(" | ", node.member ? "" : "no member ", node.alive ? "" : "dead ", node.frozen ? "frozen " : "", "step ", node.step, " knows ",
-                  node.known.committed, "+", node.known.voided, " own");
+      out += text(" | ", node.member ? "" : "no member ", node.alive ? "" : "dead ", node.frozen ? "frozen " : "",
+                  "step ", node.step, " knows ", node.known.committed, "+", node.known.voided, " own");
       for (const Copy& c : node.own) out += copy_text(c);
       for (std::uint32_t j = 0; j < (options_.worlds ? options_.seats - 1 : options_.replicas); ++j) {
         out += " replica";

@@ -100,7 +100,7 @@ struct Options {
                                  // long as fewer have died a recovery may be followed by another without a commit
   bool wait_for_spare = true;
   bool halves_lack = false;  // of the replicas of seat 0, in every way
-  bool worlds = false;       // any recovery may end in another world; exhaustively: each that has less or turns the seats
+  bool worlds = false;  // any recovery may end in another world; exhaustively: each that has less or turns the seats
 };
 
 class World {
@@ -638,7 +638,8 @@ class World {
         wished.erase(wished.begin() + choices_.pick(static_cast<std::uint32_t>(wished.size())));
         break;
       case 3:
-        std::rotate(wished.begin(), wished.begin() + choices_.pick(static_cast<std::uint32_t>(wished.size())), wished.end());
+        std::rotate(wished.begin(), wished.begin() + choices_.pick(static_cast<std::uint32_t>(wished.size())),
+                    wished.end());
         break;
       case 4:
         wished.emplace_back(choices_.pick(12));
@@ -733,7 +734,8 @@ class World {
     if (found == there.end()) std::abort();
     EXPECT_FALSE(found->lacks[half]) << "a part that does not exist";
     if (!found->rotten[half]) return true;
-    strikes.push_back({source.from, before(source.seat), source.kind, source.slot_generation, source.step, kHalves[half]});
+    strikes.push_back(
+        {source.from, before(source.seat), source.kind, source.slot_generation, source.step, kHalves[half]});
     return false;
   }
   bool source_failed(Seat seat, const std::vector<Struck>& strikes, const std::optional<Source>& dead) {
@@ -919,7 +921,8 @@ class World {
     ASSERT_NE(slot, slots.end()) << "a source that is not sealed";
     ASSERT_TRUE(valid(*slot)) << "a source of an abandoned history";
     for (Half half = 0; half < kHalves.size(); ++half)
-      ASSERT_FALSE(source.extent.overlaps(kHalves[half]) && struck(source.from, next_before_[seat.value], source.kind, *slot, half))
+      ASSERT_FALSE(source.extent.overlaps(kHalves[half]) &&
+                   struck(source.from, next_before_[seat.value], source.kind, *slot, half))
           << "a struck source";
   }
 
@@ -950,7 +953,7 @@ class World {
   JobSpec spec_;
   JobState state_;
   std::vector<std::uint32_t> positions_;  // by seat, in the generation's topology
-  std::vector<Seat> before_;                // by seat: by what its state goes
+  std::vector<Seat> before_;              // by seat: by what its state goes
   std::vector<Seat> first_;
   std::vector<Seat> world_;  // that is looked at: seats before
   bool changes_world_ = false;
@@ -1024,8 +1027,8 @@ void expect_worlds(bool within_policy, std::uint64_t cases) {
     all.refused += world.worlds().refused;
   }
   std::printf("%s\n", text("worlds: ", all.smaller, " smaller, ", all.larger, " larger, ", all.turned, " turned, ",
-                          all.refused, " refused")
-                         .c_str());
+                           all.refused, " refused")
+                          .c_str());
   if (cases < 1000) return;
   EXPECT_GT(all.smaller, cases / 20);
   EXPECT_GT(all.larger, 0u);
