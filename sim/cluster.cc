@@ -133,7 +133,7 @@ std::string Cluster::describe() const {
   if (!exchanges_.empty()) {
     const auto& [key, last] = *exchanges_.rbegin();
     out += text("; exchange of generation ", key.first, " step ", key.second, ": ", last.arrived.size(), " of ",
-                world(), last.done ? ", done" : "");
+                worlds.now().size(), last.done ? ", done" : "");
   }
   for (const KeptArena& kept : arenas_)
     for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
@@ -153,11 +153,12 @@ Cluster::Exchanged Cluster::exchange(Generation generation, Step step, Seat seat
   if (!first && who->second != pid)
     violate(text("two trainers did step ", step, " of seat ", seat, " in generation ", generation));
   Exchange& mine = exchanges_[{generation.value, step.value}];
+  const std::size_t world = worlds.in(generation).size();
   mine.arrived[seat.value] = machine;
   const Duration failing = scheduler.between(1ms, 60ms);
   Duration broken_since{};
   for (;;) {
-    if (!mine.done && mine.arrived.size() == world()) {
+    if (!mine.done && mine.arrived.size() == world) {
       if (is_exchange_open(mine)) {
         mine.done = true;
         if (may_end_) mine.last_step = step.value + 1;
@@ -175,7 +176,7 @@ Cluster::Exchanged Cluster::exchange(Generation generation, Step step, Seat seat
       if (broken_since == Duration::zero()) broken_since = scheduler.now();
       if (scheduler.now() - broken_since >= failing) return Exchanged::failed;
     }
-    scheduler.wait(mine.waiting, scheduler.now() + 20ms * (1 + world() / 64));
+    scheduler.wait(mine.waiting, scheduler.now() + 20ms * (1 + static_cast<int>(world) / 64));
   }
 }
 
@@ -186,7 +187,9 @@ bool Cluster::is_exchange_open(const Exchange& one) {
     return wires.is_open(a, b) && wires.is_open(b, a);
   };
   for (const auto& [seat, machine] : one.arrived) {
-    if (options.ring_exchange && !is_open(machine, one.arrived.at((seat + 1) % world()))) return false;
+    if (options.ring_exchange &&
+        !is_open(machine, one.arrived.at((seat + 1) % static_cast<std::uint32_t>(one.arrived.size()))))
+      return false;
     for (const auto& [other, there] : one.arrived)
       if (!options.ring_exchange && !is_open(machine, there)) return false;
   }
@@ -195,20 +198,18 @@ bool Cluster::is_exchange_open(const Exchange& one) {
 
 bool Cluster::trains_without_link(std::uint32_t a, std::uint32_t b) const {
   if (!options.ring_exchange || !state_) return false;
+  const job::Ring now = ring();
   const auto position = [&](std::uint32_t machine) {
     const auto found = std::ranges::find(state_->seats, machine, [](const auto& seat) { return seat.life.node.value; });
-    return found == state_->seats.end()
-               ? options.members
-               : static_cast<std::uint32_t>(found - state_->seats.begin()) / options.seats_per_node;
+    return found == state_->seats.end() ? now.position_count() : now.position_of(found->seat);
   };
   const std::uint32_t first = position(a), second = position(b);
-  if (first == options.members || second == options.members) return false;
+  if (first == now.position_count() || second == now.position_count()) return false;
   const std::uint32_t apart = first > second ? first - second : second - first;
-  const job::Ring now = ring();
   const auto holds_of = [&now](std::uint32_t holder, std::uint32_t owner) {
     return std::ranges::count(now.holders_at(owner), holder) > 0;
   };
-  return std::min(apart, options.members - apart) > 1 && !holds_of(first, second) && !holds_of(second, first);
+  return std::min(apart, now.position_count() - apart) > 1 && !holds_of(first, second) && !holds_of(second, first);
 }
 
 void Cluster::trainer_ended(Generation generation) {
@@ -227,14 +228,14 @@ void Cluster::committed(Step step) {
   check_committed();
 }
 
-Seat Cluster::content_of(Seat seat) const {
+Seat Cluster::content_of(Seat before) const {
   constexpr std::uint32_t kOther = 2048;
-  if (options.differs == seat) return Seat(seat.value + kOther);
-  return options.equal_stride == 0 ? seat : Seat(seat.value % options.equal_stride);
+  if (options.differs == before) return Seat(before.value + kOther);
+  return options.equal_stride == 0 ? before : Seat(before.value % options.equal_stride);
 }
 
-void Cluster::restored(Seat seat, Step step, std::span<const std::byte> bytes) {
-  if (!is_state(bytes.first(std::size_t{kBuckets} * kBucketBytes), content_of(seat), step, 0))
+void Cluster::restored(Generation generation, Seat seat, Step step, std::span<const std::byte> bytes) {
+  if (!is_state(bytes.first(std::size_t{kBuckets} * kBucketBytes), content_in(generation, seat), step, 0))
     violate(text("seat ", seat, " was given other bytes than those of step ", step));
 }
 
@@ -299,16 +300,17 @@ void Cluster::check_told() {
 // Of each seat somebody holds the greatest step that anybody knows to be committed, or a later one of the same.
 void Cluster::check_committed() {
   if (committed_.value == 0 || !state_ || state_->phase == JobPhase::finished) return;
-  std::vector<Step> newest(world());  // that is held of each seat
+  std::vector<Step> newest(first_world());  // that is held of each seat before
   for (const KeptArena& kept : arenas_)
     for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
       const std::uint32_t seat = kept.arena.spec().seat.value;
       const job::SlotWord word = kept.arena.slot(i).word();
-      if (word.state == SlotState::sealed && seat < world()) newest[seat] = std::max(newest[seat], word.step);
+      if (word.state == SlotState::sealed && seat < newest.size()) newest[seat] = std::max(newest[seat], word.step);
     }
-  for (std::uint32_t seat = 0; seat < world(); ++seat) {
+  for (const Seat before : worlds.now()) {
+    const std::uint32_t seat = before.value;
     bool held = newest[seat] >= committed_;
-    for (std::uint32_t other = 0; other < world(); ++other)  // or its bytes, as those of another seat
+    for (std::uint32_t other = 0; other < newest.size(); ++other)  // or its bytes, as those of another seat
       held = held || (newest[other] >= committed_ && content_of(Seat(other)) == content_of(Seat(seat)));
     if (held) {
       missing_since_.erase(seat);
@@ -362,7 +364,15 @@ void Cluster::on_state(const job::JobState& state) {
   if (state_ && state.generation < state_->generation)
     return violate(text("generation ", state.generation, " follows ", state_->generation));
   if (state_ && state.generation > state_->generation) ++recoveries;
+  if (state.phase == JobPhase::restoring)
+    if (const std::string wrong = worlds.decided(state); !wrong.empty()) return violate(wrong);
+  const auto has_seat = [](const job::JobState& of, job::NodeLife life) {
+    return std::ranges::any_of(of.seats, [life](const job::Member& member) { return member.life == life; });
+  };
   for (const job::NodeLife& life : state.evicted) {
+    const bool leaves = state_ && has_seat(*state_, life) && !has_seat(state, life) && worlds.changes() > changes_seen_;
+    if (leaves)
+      may_be_evicted_until[life.node.value] = std::max(may_be_evicted_until[life.node.value], scheduler.now());
     const bool before =
         state_ && std::find(state_->evicted.begin(), state_->evicted.end(), life) != state_->evicted.end();
     if (before || may_be_evicted_until[life.node.value] >= scheduler.now()) continue;
@@ -374,6 +384,7 @@ void Cluster::on_state(const job::JobState& state) {
     for (const job::Cause& cause : state.causes) why += text(" ", name_of(cause.kind), " (", cause.detail, ")");
     return violate(text("node ", life.node, " was evicted and nothing had been done to it:", why));
   }
+  changes_seen_ = worlds.changes();
   const bool decided = state.phase == JobPhase::restoring && (!state_ || state_->phase != JobPhase::restoring);
   const bool was_running = state_ && state_->ran.value > 0;
   state_ = state;

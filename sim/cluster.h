@@ -22,6 +22,7 @@
 #include "job/snapshot/arena.h"
 #include "machine.h"
 #include "told_waits.h"
+#include "worlds.h"
 
 namespace pawl::sim {
 
@@ -42,6 +43,7 @@ struct ClusterOptions {
   bool ring_exchange = false;             // gradients go from each seat to the next one; else between any two
   bool drain = false;                     // an operator drains a node, too
   bool nothing_else = false;              // is done to it: then no step may be done again
+  bool other_worlds = false;              // are wished, too
   std::vector<std::string> domains = {};  // failure domains of the machines; empty: each is one
   bool fewer_domains = false;             // copies may share one
   std::size_t state_bytes_max = job::kStateBytesMax;  // without a sheet; 1: it always names one
@@ -150,7 +152,8 @@ class Cluster {
   [[nodiscard]] bool is_well() const;
   // Whether neither gradients nor copies go between these two members.
   [[nodiscard]] bool trains_without_link(std::uint32_t a, std::uint32_t b) const;
-  [[nodiscard]] std::uint32_t world() const { return options.members * options.seats_per_node; }
+  [[nodiscard]] std::uint32_t first_world() const { return options.members * options.seats_per_node; }
+  Worlds worlds{first_world()};
   [[nodiscard]] bool is_over() const { return over_; }
   // The ring of the members as they are now, and whether no copies share a failure domain. Only if there is a state.
   [[nodiscard]] job::Ring ring() const { return job::ring_of(state_->seats, options.replicas); }
@@ -166,9 +169,13 @@ class Cluster {
   [[nodiscard]] bool is_exchange_open(const Exchange& one);
   void trainer_ended(Generation generation);
   void committed(Step step);
-  void restored(Seat seat, Step step, std::span<const std::byte> bytes);
-  // Whose bytes the seat has: those of the first that is equal to it.
-  [[nodiscard]] Seat content_of(Seat seat) const;
+  void restored(Generation generation, Seat seat, Step step, std::span<const std::byte> bytes);
+  // Whose bytes the seat before has: those of the first that is equal to it. And whose a seat of that generation goes on from.
+  [[nodiscard]] Seat content_of(Seat before) const;
+  [[nodiscard]] Seat content_in(Generation generation, Seat seat) const {
+    const std::vector<Seat>& world = worlds.in(generation);
+    return content_of(seat.value < world.size() ? world[seat.value] : seat);
+  }
   void step_begun(Generation generation, Step step) {
     steps_begun_ = std::max(steps_begun_, step.value);
     begun_in_[generation.value] = std::max(begun_in_[generation.value], step.value);
@@ -218,6 +225,7 @@ class Cluster {
   std::uint64_t steps_begun_ = 0;
   std::map<std::uint64_t, std::uint64_t> begun_in_;  // by generation
   std::map<std::uint32_t, Duration> missing_since_;  // by seat: no keeper is seen to have its committed step
+  std::uint32_t changes_seen_ = 0;                   // of the world
   bool may_end_ = false;
   bool over_ = false;
   std::string violation_;

@@ -21,7 +21,7 @@ const char* name_of(FaultType type) {
       "control_down", "control_stopped", "slow_control", "slow_network",   "no_memory",
       "wall_jump",    "flip_bits",       "flip_on_wire", "kill_two_nodes", "outage",
       "pause_all",    "cut_link",        "late_watch",   "lost_watch",     "kill_trainer_and_pawld",
-      "kill_leader",  "drain_node",      "must_be_well", "must_run"};
+      "kill_leader",  "drain_node",      "change_world", "must_be_well",   "must_run"};
   return names[static_cast<unsigned>(type)];
 }
 
@@ -295,6 +295,9 @@ class Injector : public std::enable_shared_from_this<Injector> {
       case FaultType::drain_node:
         order_drain({NodeId(fault.machine), Incarnation(node->incarnation())}, fault.length);
         break;
+      case FaultType::change_world:
+        wish_world(fault);
+        break;
       case FaultType::slow_control:
         cluster_.control.disk = fault.more;
         heal(fault.length, [this] { cluster_.control.disk = 300us; });
@@ -366,6 +369,18 @@ class Injector : public std::enable_shared_from_this<Injector> {
       if (fault.type == FaultType::lost_watch && (fault.turns & kCompacted) != 0) cluster_.control.compact();
       change(-1);
       cluster_.control.touch();
+    });
+  }
+
+  void wish_world(const InjectedFault& fault) {
+    std::vector<Seat> world;
+    for (const Seat seat : cluster_.worlds.first())
+      if (strikes(fault, seat.value)) world.push_back(seat);
+    std::rotate(world.begin(), world.begin() + fault.turns, world.end());
+    cluster_.worlds.wish(std::move(world));
+    heal(fault.length, [this, changes = cluster_.worlds.changes()] {
+      cluster_.worlds.give_up();
+      if (cluster_.worlds.changes() == changes) cluster_.violate("the job has no other world by now");
     });
   }
 
@@ -464,7 +479,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
     for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i)
       if (strikes(fault, i)) ends.push_back(i);
     const Duration restore = job::derive_deadlines(std::chrono::milliseconds(cluster_.options.deadline_ms)).restore;
-    if (cluster_.options.members == 2 || fault.length > restore)  // one end may need what the other has
+    if (cluster_.ring().position_count() == 2 || fault.length > restore)  // one end may need what the other has
       for (const std::uint32_t i : ends) blame(i, fault.length);
     const auto change = [this, ends](int by) {
       Wires& wires = cluster_.machines.wires();
@@ -588,7 +603,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
   const std::size_t count = 1 + below(4);
   for (std::size_t i = 0; i < count; ++i) {
     InjectedFault fault;
-    fault.type = static_cast<FaultType>(below(kFaultTypes - 5));  // the last five are not drawn
+    fault.type = static_cast<FaultType>(below(kFaultTypes - 6));  // the last six are not drawn
     fault.machine = static_cast<std::uint32_t>(below(all));
     fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
     fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;

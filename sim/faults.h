@@ -38,11 +38,12 @@ enum class FaultType : unsigned char {
   kill_trainer_and_pawld,  // the pawld as above, at one of the next await points
   kill_leader,             // only of scenarios: the node that leads by then
   drain_node,              // only of scenarios: as `pawl node drain` would, and after `length` it may have seats again
+  change_world,            // only of scenarios: of the first world's seats those in `mask` are wished, `turns` turns on
   // Nothing is done, only of scenarios: by then
   must_be_well,  // the job runs and commits
   must_run,
 };
-inline constexpr unsigned kFaultTypes = 29;
+inline constexpr unsigned kFaultTypes = 30;
 inline constexpr std::uint32_t kCompacted = 1u << kWatchKinds;  // in `turns` of lost_watch
 
 inline constexpr std::uint32_t kMaskedMachines = 32;  // of a large job the first ones only

@@ -44,8 +44,10 @@ struct Arguments {
   bool quiet = false;
   bool verbose = false;  // its log with what is for debugging, too
   bool gate_off = false;
-  bool drain = false;             // of each seed; else of those that draw one
-  bool no_drain = false;          // of none
+  bool drain = false;     // of each seed; else of those that draw one
+  bool no_drain = false;  // of none
+  bool worlds = false;    // the same of other worlds
+  bool no_worlds = false;
   std::vector<std::size_t> keep;  // of the seed's faults; empty: all
   bool keep_given = false;
   unsigned failures_max = 1;
@@ -143,6 +145,13 @@ bool draws_drain(const Arguments& arguments, std::uint64_t seed) {
   return arguments.drain || (seed * 0x9e3779b97f4a7c15ull) >> 62 == 0;
 }
 
+// Of those that drain nothing; where equal state was declared of the first world's numbers, nothing is known in another.
+bool draws_worlds(const Arguments& arguments, const ClusterOptions& options, std::uint64_t seed) {
+  if (arguments.gate_off || arguments.no_worlds || arguments.scenario != nullptr || arguments.nodes > 0) return false;
+  if (options.equal_stride > 0 || draws_drain(arguments, seed)) return false;
+  return arguments.worlds || (seed * 0xd1b54a32d192ed03ull) >> 61 == 0;
+}
+
 // Each segment of each simulated process has a few.
 void more_descriptors() {
   rlimit limit{};
@@ -158,7 +167,7 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
   cluster.start();
   Duration limit = cluster.scheduler.now() + kPatience * static_cast<int>(faults.size() + 2);
   for (const InjectedFault& fault : faults) limit += fault.after + fault.length;
-  int going_on = options.drain ? 2 : 1;
+  int going_on = 1 + (options.drain ? 1 : 0) + (options.other_worlds ? 1 : 0);
   const auto on_end = [&] {
     if (--going_on > 0) return;
     cluster.end_soon();
@@ -166,12 +175,14 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
   };
   inject(cluster, faults, on_end);
   if (options.drain) drain_a_node(cluster, on_end);
+  if (options.other_worlds) change_worlds(cluster, on_end);
   while (!cluster.is_over() && cluster.violation().empty() && cluster.scheduler.now() < limit)
     if (cluster.scheduler.run(cluster.scheduler.now() + 1s)) break;
   std::string result = cluster.violation();
   if (result.empty() && !cluster.is_over()) result = "stands still: " + cluster.describe();
   log_info("sim_end", "result", result.empty() ? "ok" : result, "recoveries", cluster.recoveries, "drains",
-           cluster.drains, "events", cluster.scheduler.events, "committed", cluster.greatest_committed());
+           cluster.drains, "worlds", cluster.worlds.changes(), "events", cluster.scheduler.events, "committed",
+           cluster.greatest_committed());
   std::fflush(stdout);
   running = nullptr;
   return result;
@@ -219,9 +230,12 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
     ClusterOptions options = options_of(arguments, seed);
     options.gate_off = arguments.gate_off;
     options.drain = draws_drain(arguments, seed);
+    options.other_worlds = draws_worlds(arguments, options, seed);
     std::vector<InjectedFault> faults = faults_of(arguments, seed, keep);
     if (options.drain && seed % 4 == 0) faults.clear();
-    if (options.drain)  // who has seats was drawn without the drain: together with another loss it may be one too many
+    if (options.drain ||
+        options
+            .other_worlds)  // who has seats was drawn without the drain: together with another loss it may be one too many
       std::erase_if(faults, [](const InjectedFault& f) { return f.type == FaultType::kill_trainer && f.more > 5s; });
     // The simulated trainer tells of a bad source once, where libpawl repeats it: a pawld that dies then does not know.
     options.collectors_die =
@@ -270,6 +284,15 @@ void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_r
       result = result_without;
     }
   }
+  if (draws_worlds(arguments, options_of(arguments, seed), seed)) {
+    Arguments without = arguments;
+    without.no_worlds = true;
+    const std::string result_without = result_of(start_child(without, seed, &keep));
+    if (!result_without.empty() && result_without.find(arguments.expected) != std::string::npos) {
+      arguments = without;
+      result = result_without;
+    }
+  }
   for (bool shorter = arguments.scenario == nullptr; shorter;) {
     shorter = false;
     for (std::size_t i = 0; i < keep.size(); ++i) {
@@ -297,11 +320,12 @@ void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_r
     return;
   }
   const std::string nodes = arguments.nodes > 0 ? text(" --nodes ", arguments.nodes) : "";
-  std::printf("  again, with its log: build/bin/sim --seed %llu%s --faults %s%s\n",
+  std::printf("  again, with its log: build/bin/sim --seed %llu%s --faults %s%s%s\n",
               static_cast<unsigned long long>(seed), nodes.c_str(), text_of_list(keep).c_str(),
               arguments.gate_off             ? " --gate-off"
               : draws_drain(arguments, seed) ? " --drain"
-                                             : " --no-drain");
+                                             : " --no-drain",
+              draws_worlds(arguments, options, seed) ? " --worlds" : " --no-worlds");
   std::fflush(stdout);
 }
 
@@ -372,15 +396,17 @@ int run_scenarios(Arguments arguments) {
 
 const char* const kUsage =
     "sim [--seeds N] [--nodes N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--drain|--no-drain] "
-    "[--quiet]\n"
+    "[--worlds|--no-worlds] [--quiet]\n"
     "    simulates a job for each seed, with faults; prints those that fail, shortened\n"
     "    of every fourth seed an operator drains a node, too (--drain: of each, --no-drain: of none); of every fourth "
     "of "
     "these\n"
     "    nothing else happens, and no step is done again\n"
+    "    of every eighth one that drains nothing other worlds are wished (--worlds: of each that can, --no-worlds: of "
+    "none)\n"
     "    --expect TEXT: failures that do not say this do not count\n"
     "    --nodes N: large jobs, of so many nodes each, and as many fewer seeds\n"
-    "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain|--no-drain] [--verbose]\n"
+    "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain|--no-drain] [--worlds|--no-worlds] [--verbose]\n"
     "    one of them again, with its log\n"
     "sim --scenarios|--scenario NAME [--seeds N | --seed N]\n"
     "    all scenarios of sim/scenarios.cc, or one, instead of the faults that a seed draws\n";
@@ -416,6 +442,10 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.drain = true;
     } else if (name == "--no-drain") {
       arguments.no_drain = true;
+    } else if (name == "--worlds") {
+      arguments.worlds = true;
+    } else if (name == "--no-worlds") {
+      arguments.no_worlds = true;
     } else if (name == "--verbose") {
       arguments.verbose = true;
     } else if (name == "--scenarios") {

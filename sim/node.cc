@@ -156,11 +156,11 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
   options.lifeline = lifeline_;
   if (!cluster_.options.domains.empty()) options.domain = cluster_.options.domains[machine];
   options.seats_per_node = cluster_.options.seats_per_node;
-  options.state_rows_max = cluster_.options.state_rows_max;
-  options.state_bytes_max = cluster_.options.state_bytes_max;
+  options.state_limits = {cluster_.options.state_rows_max, cluster_.options.state_bytes_max};
   options.report_group_size = cluster_.options.report_group_size;
   options.follow_limits = cluster_.options.follow_limits;
   options.stream_sizes = {cluster_.options.fetch_sizes, cluster_.options.spread_sizes};
+  options.wished_world = [this] { return cluster_.worlds.wished(); };
   auto segments = std::make_shared<std::vector<std::pair<std::string, Fd>>>();
   for (const HeldSegment& one : held) segments->emplace_back(one.name, Fd(::dup(one.fd.get())));
   cluster_.scheduler.start(process, [this, &process, world, options, segments, end = theirs] {

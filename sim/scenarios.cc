@@ -99,6 +99,44 @@ InjectedFault later(Duration after, FaultType type, std::uint32_t machine, Durat
   return fault;
 }
 
+InjectedFault world_of(Duration after, std::uint32_t seats, std::uint32_t turns) {
+  InjectedFault fault = later(after, FaultType::change_world, 0, 5s);
+  fault.when_well = after == 0ms;
+  fault.mask = seats;
+  fault.turns = turns;
+  return fault;
+}
+
+// Other seats, in another order, at nodes of which each may have up to two.
+std::vector<Scenario> of_worlds() {
+  using enum FaultType;
+  const auto two_each = [](std::uint32_t members, std::uint32_t spares) {
+    ClusterOptions options = cluster(members, spares);
+    options.seats_per_node = 2;
+    return options;
+  };
+  return {
+      {"world-shrinks",
+       "a seat of three vanishes with its node, and the others change places",
+       cluster(3, 0),
+       {world_of(0ms, 0b101, 1), later(10ms, kill_trainer, 0), later(20s, must_be_well, 0)}},
+      {"world-shrinks-instead-of-waiting",
+       "a node dies and there is no spare: the job goes on without its seat",
+       cluster(4, 0),
+       {world_of(0ms, 0b1011, 0), later(10ms, kill_node, 2, 60s), later(20s, must_be_well, 0)}},
+      {"world-turns-and-a-node-dies",
+       "all seats change their numbers, and a node dies before anything is committed after that",
+       two_each(4, 1),
+       {world_of(0ms, 0xff, 2), later(10ms, kill_trainer, 0), later(400ms, kill_node, 1, 60s),
+        later(30s, must_be_well, 0)}},
+      {"world-shrinks-and-a-spare-comes",
+       "seats of two nodes vanish, which have one each then; later one of these dies, and a spare takes its only seat",
+       two_each(3, 1),
+       {world_of(0ms, 0b110110, 0), later(10ms, kill_trainer, 0), later(10s, kill_node, 2, 60s),
+        later(30s, must_be_well, 0)}},
+  };
+}
+
 // What the registrations' own watch tells late or not at all, and nodes that begin to follow it in the middle of something.
 std::vector<Scenario> of_registrations() {
   using enum FaultType;
@@ -316,6 +354,7 @@ std::span<const Scenario> scenarios() {
   static const auto* every = [] {
     auto* both = new std::vector<Scenario>(*all);
     for (Scenario& one : of_registrations()) both->push_back(std::move(one));
+    for (Scenario& one : of_worlds()) both->push_back(std::move(one));
     return both;
   }();
   return *every;

@@ -203,15 +203,16 @@ class Trainer {
   }
 
   bool declare() {
-    job::LayoutBuilder builder(world_size_);
+    const std::uint32_t world = cluster_.first_world();  // as if it didn't matter: no state is cut for another world
+    job::LayoutBuilder builder(world);
     job::LayoutEntry state;
     state.name = "state";
     state.role = "weight";
     state.shape = {std::uint64_t{kBuckets} * kBucketBytes / 4};
     state.box = whole_box(state.shape);
     const std::uint32_t stride = cluster_.options.equal_stride;
-    state.mesh = stride > 1 ? *builder.add_mesh({"mesh", {{"dp", world_size_ / stride}, {"tp", stride}}})
-                            : *builder.add_mesh({"mesh", {{"dp", world_size_}}});
+    state.mesh = stride > 1 ? *builder.add_mesh({"mesh", {{"dp", world / stride}, {"tp", stride}}})
+                            : *builder.add_mesh({"mesh", {{"dp", world}}});
     state.equal_axes = stride > 0 ? 1 : 0;
     (void)builder.add(state);
     const job::SeatLayout built = *builder.build();
@@ -253,7 +254,7 @@ class Trainer {
     }
     const auto payload = slot.payload();
     live.insert(live.end(), payload.begin() + static_cast<std::ptrdiff_t>(live.size()), payload.end());
-    cluster_.restored(*seat_, resume_, live);
+    cluster_.restored(generation_, *seat_, resume_, live);
     return true;
   }
 
@@ -436,7 +437,7 @@ class Trainer {
         return notify();
       }
       const auto bytes = slot->bucket(i);
-      fill_state(bytes, cluster_.content_of(*seat_), step, std::uint64_t{i} * kBucketBytes / 8);
+      fill_state(bytes, cluster_.content_in(generation, *seat_), step, std::uint64_t{i} * kBucketBytes / 8);
       slot->bucket_done(i, crc32c(bytes), generation, step);
       notify();
     }
