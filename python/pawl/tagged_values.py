@@ -28,6 +28,7 @@ DEPTH_MAX = 60
 FLOATS_MIN = 8  # a list of so many numbers is packed
 BESIDE_MIN = 4096  # bytes of a tensor or an array that stand beside the JSON
 _ALIGNED = 64
+_AS_THEY_ARE = {type(None), bool, int, str}
 _PLAIN_KINDS: tuple[Any, ...] = (bool, int, float, str, dict, tuple, list)
 _HEAD = struct.Struct("<8sQ")  # a mark, and how long the JSON is, compressed
 _MARK = b"pawl:val"
@@ -35,6 +36,11 @@ _MARK = b"pawl:val"
 
 class KeptAsInt(int):
     """A number that can more, in the script, than its value says: it is kept as that value."""
+
+
+def _is_as_it_is(value: Any) -> bool:
+    """In JSON."""
+    return type(value) in _AS_THEY_ARE or type(value) is float and math.isfinite(value)
 
 
 @dataclass
@@ -79,13 +85,18 @@ class Writer:
     def list_form(self, about: str, value: list[Any], depth: int) -> Any:
         if len(value) >= FLOATS_MIN and all(type(each) is float for each in value):
             return {_TYPE: "floats", "base64": _text(struct.pack(f"<{len(value)}d", *value))}
+        if _AS_THEY_ARE.issuperset(map(type, value)):
+            return list(value)
         return self.items(about, value, depth)
 
     def dict_form(self, about: str, value: dict[Any, Any], depth: int) -> Any:
         if type(value) is dict and _TYPE not in value and all(type(key) is str for key in value):
             return {key: self.to_json(f"{about}[{key!r}]", each, depth) for key, each in value.items()}
-        pairs = [[self.to_json(about, key, depth), self.to_json(f"{about}[{key!r}]", each, depth)]
-                 for key, each in value.items()]
+        if _AS_THEY_ARE.issuperset(map(type, value)) and all(map(_is_as_it_is, value.values())):
+            pairs = [[key, each] for key, each in value.items()]
+        else:
+            pairs = [[self.to_json(about, key, depth), self.to_json(f"{about}[{key!r}]", each, depth)]
+                     for key, each in value.items()]
         return {_TYPE: type(value).__name__, "items": pairs}
 
     def _tensor(self, about: str, value: Any) -> Any:
