@@ -12,6 +12,8 @@ in place at any time, so no number is kept beside one. The training thread's.
 """
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 import weakref
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from pawl.volatile_state import Part
 _KINDS = (bool, int, float, str, type(None))
 _NUMBER_MAX = 1 << 31  # greater ones are addresses
 _WORDS_MAX = 200
-_LOOKED_AT = 64  # of a list, for tables
+_LOOKED_AT = 64  # of a list or a dict, for tables
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +45,7 @@ class ModuleAttributes:
 
     def __init__(self, module: Any) -> None:
         """`module` as it was unwrapped: what wrappers keep is theirs."""
-        self._module, self._own = module, frozenset(vars(_plain_module()))
+        self._module, self._own = module, _modules_own()
         self._seen: list[_Seen] = []
         self._free: set[str] = set()  # names of what has changed while the tables beside it stayed
         self._first = self._read()
@@ -167,7 +169,7 @@ def _tables_in(attributes: dict[str, Any]) -> list[Any]:
     a list, the weight that weight_norm() makes for each step."""
     found: list[Any] = []
     for key, value in attributes.items():
-        if type(value) in _KINDS or key == "_flat_weights":
+        if type(value) in _KINDS or key == "_flat_weights" or key in _modules_own():
             continue
         parameters = attributes["_parameters"]
         if f"{key}_orig" not in parameters and f"{key}_g" not in parameters:  # spectral_norm(), pruning, weight_norm()
@@ -178,6 +180,9 @@ def _tables_in(attributes: dict[str, Any]) -> list[Any]:
 def _add_tables(found: list[Any], value: Any) -> None:
     if type(value) in (list, tuple):
         for each in value[:_LOOKED_AT]:
+            _add_tables(found, each)
+    elif isinstance(value, dict):
+        for each in itertools.islice(value.values(), _LOOKED_AT):
             _add_tables(found, each)
     elif hasattr(value, "dtype") and hasattr(value, "shape") and not _is_numpys(value) and (
             not getattr(value, "requires_grad", False)):
@@ -208,9 +213,11 @@ def _size(attributes: dict[str, Any]) -> int:
     return len(attributes) + len(attributes["_modules"])
 
 
-def _plain_module() -> Any:
+@functools.cache
+def _modules_own() -> frozenset[str]:
+    """What every module has: parameters, buffers and hooks are no tables."""
     from torch.nn import Module
-    return Module()
+    return frozenset(vars(Module()))
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -310,6 +310,11 @@ class HeldTest(unittest.TestCase):
 
     def test_a_number_that_speaks_of_a_table(self):
         """As of rotary embeddings that keep cosines for the longest sequence so far."""
+        for wrap in (lambda table: table, lambda table: [table], lambda table: {"cosines": [table]}):
+            with self.subTest(wrap=wrap):
+                self.keep_a_number_beside(wrap)
+
+    def keep_a_number_beside(self, wrap):
         def made():
             model = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2))
             model[1].length, model[1].cosines = 0, None
@@ -318,9 +323,9 @@ class HeldTest(unittest.TestCase):
             return model, next(each for each in protected.parts if each.name == "attributes")
 
         model, part = made()
-        model[1].length, model[1].cosines, model[0].p = 64, torch.ones(64), 0.1
+        model[1].length, model[1].cosines, model[0].p = 64, wrap(torch.ones(64)), 0.1
         saved = part.save()
-        for length, cosines in ((0, None), (8, torch.ones(8))):
+        for length, cosines in ((0, None), (8, wrap(torch.ones(8)))):
             other, its = made()
             other[1].length, other[1].cosines = length, cosines
             its.load(saved)
