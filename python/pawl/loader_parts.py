@@ -1,18 +1,16 @@
-"""What the place in a loader is made of, beside numbers: the states of its samplers, and the random number generators
-that its dataset draws from.
+"""What the place in a loader is made of, beside numbers and samplers (sampler_state.py): the random number generators
+that its dataset draws from, and what its workers have seen of the dataset.
 
-Of a sampler, generators, plain values and short lists count; of a longer list only whether it has changed. Of a
-dataset, generators alone. What a process finds here must be there in every process that makes the same loader.
+What a process finds here must be there in every process that makes the same loader.
 """
 from __future__ import annotations
 
-import ast
 import collections
 import contextlib
 import functools
 import itertools
-import math
 import operator
+import random
 import sys
 import types
 import zlib
@@ -23,176 +21,20 @@ from typing import Any
 from pawl import script_frames, volatile_state
 from pawl.errors import Refused
 
-VALUES_KEPT = 4096  # of a list of a sampler
-VALUES_LOOKED_AT = 64  # of a longer one, to see whether it has changed; of a dataset's containers, for generators
+VALUES_LOOKED_AT = 64  # of a dataset's containers, for generators
 LEVELS = 4  # of what a dataset holds
 VISITED_MAX = 4096
 PARTS_MAX = 1 << 18  # whose kinds are looked at
 COLLATE = "collate_fn"
 CHECKS_MAX = 1 << 16  # of parts of many, for generators of their own
 LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
+DATASETS_MAX = 4096  # in one another
+DATASETS_SHOWN = 64  # whose attributes are kept for workers
+TEXT_MAX = 200  # of a dataset's attribute
 _PLAIN = {type(None), bool, int, float, str}
 
 
-# Samplers ---------------------------------------------------------------------------------------------------------
-
-class SamplerState:
-    """Generators, plain values and short lists among its attributes: what the next order is made from. Of lists, those
-    are saved that are not what they were at first; a list that is or was too long to be kept stays as it is. Generators
-    are those that it has at that moment: set_epoch() may make them anew."""
-
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-        self._first, _ = self._lists()
-
-    def save(self) -> dict[str, Any]:
-        now, too_long = self._lists()
-        plain = {name: value for name, value in vars(self._sampler).items() if type(value) in (bool, int, float, str)}
-        lists = {name: kept for name, kept in now.items() if not same(kept, self._first.get(name))}
-        return {"plain": plain, "lists": lists, "long": too_long,
-                "generators": self.generators()}
-
-    def load(self, saved: dict[str, Any], made_later: bool = False, in_place: bool = False) -> None:
-        """`made_later`: its order is made again and compared, and with it generators that it hasn't yet. `in_place`:
-        nobody is in the middle of a list, and the script may have it, too."""
-        held = vars(self._sampler)
-        for name, value in saved["plain"].items():
-            if held.get(name) != value:
-                held[name] = value
-        now, too_long = self._lists()
-        left = {*saved["long"]} if in_place else {*saved["long"], *too_long}
-        first = {name: kept for name, kept in self._first.items() if name not in too_long}
-        for name, kept in {**first, **saved["lists"]}.items():
-            if name not in left and not same(kept, now.get(name)):
-                held[name] = _put_in(held.get(name), kept, in_place)
-        generators = self._generators()
-        for name, state in saved["generators"].items():
-            if name in generators:
-                generators[name].load(state)
-            elif not made_later:
-                raise Refused(f"{type(self._sampler).__name__}.{name} was a random number generator, and there is none "
-                              f"in this process: make it in the sampler's __init__ or set_epoch()")
-
-    def generators(self) -> dict[str, Any]:
-        return {name: part.save() for name, part in self._generators().items()}
-
-    def load_generators(self, states: dict[str, Any]) -> None:
-        for name, part in self._generators().items():
-            if name in states:
-                part.load(states[name])
-
-    def _generators(self) -> dict[str, volatile_state.Part]:
-        return {name: part for name, value in vars(self._sampler).items()
-                if (part := volatile_state.generator_part(name, value)) is not None}
-
-    def long(self) -> dict[str, int]:
-        """A digest of each list that is too long to be kept, by some of its values."""
-        return {name: zlib.crc32(repr(_some(value)).encode()) for name, value in vars(self._sampler).items()
-                if _is_list(value) and _kept(value) is None}
-
-    def _lists(self) -> tuple[dict[str, Any], list[str]]:
-        """Those that are kept, and the names of those that are too long."""
-        all_of_it = {name: _kept(value) for name, value in vars(self._sampler).items() if _is_list(value)}
-        return ({name: kept for name, kept in all_of_it.items() if kept is not None},
-                [name for name, kept in all_of_it.items() if kept is None])
-
-
-def _is_list(value: Any) -> bool:
-    import torch
-    if type(value) is torch.Tensor:
-        return value.layout is torch.strided and value.device.type == "cpu"
-    return type(value) in (list, tuple, dict) or type(value).__name__ == "ndarray"
-
-
-def _kept(value: Any) -> Any:
-    """A copy: of an array or a tensor another one, of others a text. None: it is too long, or not plain."""
-    if type(value) in (list, tuple, dict):
-        return repr(value) if _count(value) >= 0 else None
-    if hasattr(value, "numel"):
-        return value.detach().clone() if value.numel() <= VALUES_KEPT else None
-    return value.copy() if value.size <= VALUES_KEPT and not value.dtype.hasobject else None
-
-
-def _count(value: Any) -> int:
-    """Of plain values; -1: there are others, or more than are kept."""
-    if len(value) > VALUES_KEPT:
-        return -1
-    values = [*value, *value.values()] if type(value) is dict else value
-    kinds = set(map(type, values))
-    if float in kinds and not all(math.isfinite(each) for each in values if type(each) is float):
-        return -1
-    if kinds <= _PLAIN:
-        return len(values) if len(values) <= VALUES_KEPT else -1
-    if not kinds <= _PLAIN | {list, tuple, dict}:
-        return -1
-    count = 0
-    for each in values:
-        more = _count(each) if type(each) in (list, tuple, dict) else 1
-        count += more
-        if more < 0 or count > VALUES_KEPT:
-            return -1
-    return count
-
-
-def _some(value: Any, depth: int = 3) -> Any:
-    """The first and the last values, and some between."""
-    if type(value) is dict:
-        value = list(value.items())
-    if type(value) in (list, tuple) and depth:
-        places = range(0, len(value), max(1, len(value) // VALUES_LOOKED_AT))
-        return [_some(each, depth - 1) for each in (len(value), *value[:8], *[value[i] for i in places], *value[-8:])]
-    if type(value).__name__ in ("ndarray", "Tensor") and depth:
-        flat = value.reshape(-1)
-        return flat[::max(1, len(flat) // VALUES_LOOKED_AT)].tolist()
-    return value if type(value) in _PLAIN else type(value).__name__
-
-
-def _put_in(now: Any, kept: Any, whole: bool) -> Any:
-    """What the attribute shall be: where that can be, `now` changed in place. A list of another length only if the
-    `whole` may change."""
-    if isinstance(kept, str):
-        value = ast.literal_eval(kept)
-        if type(now) is list and type(value) is list and (whole or len(now) == len(value)):
-            now[:] = value
-            return now
-        return value
-    if type(now) is type(kept) and now.shape == kept.shape and now.dtype == kept.dtype:
-        now[...] = kept
-        return now
-    return kept.clone() if hasattr(kept, "clone") else kept.copy()
-
-
-class _LoaderGenerator:
-    """The loader's own generator, from which it draws the seed of its workers."""
-
-    def __init__(self, generator: Any) -> None:
-        self.generator = generator
-
-
-def generator_of(loader: Any) -> SamplerState:
-    """The loader's own, if it has one."""
-    return SamplerState(_LoaderGenerator(loader.generator))
-
-
-def samplers_of(loader: Any, order: Any) -> list[SamplerState]:
-    """And of those inside of them, whatever their names are there."""
-    chain: list[Any] = []
-    left = collections.deque([order, loader.sampler, _LoaderGenerator(loader.generator)])
-    while left:
-        each = left.popleft()
-        if each is not None and hasattr(each, "__dict__") and all(each is not known for known in chain):
-            chain.append(each)
-            left.extend(_samplers_in(each))
-    return [SamplerState(each) for each in chain]
-
-
-def _samplers_in(sampler: Any) -> Iterator[Any]:
-    from torch.utils.data import Sampler
-    yield getattr(sampler, "sampler", None)
-    for value in list(vars(sampler).values()):
-        several = value.values() if type(value) is dict else value if type(value) in (list, tuple) else [value]
-        yield from (each for each in itertools.islice(several, VALUES_LOOKED_AT) if isinstance(each, Sampler))
-
+# Everybody's random numbers ---------------------------------------------------------------------------------------
 
 def same(one: Any, other: Any) -> bool:
     """Of what save_random() gives, with arrays in it."""
@@ -207,7 +49,56 @@ def same(one: Any, other: Any) -> bool:
     return bool(equal.all() if hasattr(equal, "all") else equal)
 
 
+def random_mark() -> tuple[Any, ...]:
+    """Another one where somebody has drawn from torch's generator of the CPU, Python's or numpy's. Microseconds."""
+    import torch
+    found: tuple[Any, ...] = hash(random.getstate()), zlib.crc32(volatile_state.bytes_of(torch.get_rng_state()))
+    if "numpy" in sys.modules:
+        _, keys, place, *spare = sys.modules["numpy"].random.get_state()
+        found += (zlib.crc32(keys.tobytes()), place, *spare)
+    return found
+
+
 # Datasets ---------------------------------------------------------------------------------------------------------
+
+def datasets_of(dataset: Any) -> list[Any]:
+    """And those inside of torch's wrappers and of the script's, the outer ones first."""
+    found: list[Any] = []
+    left, seen = collections.deque([dataset]), set()
+    while left and len(found) < DATASETS_MAX:
+        each = left.popleft()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        found.append(each)
+        held = getattr(each, "__dict__", {})
+        several = held.get("datasets")
+        left.append(held.get("dataset"))
+        left.extend(several.values() if isinstance(several, dict) else several if isinstance(several, (list, tuple))
+                    else ())
+    return found
+
+
+class SeenByWorkers:
+    """Numbers, switches and short texts of a loader's datasets, as they were when its workers began: those that are
+    made anew in the middle of an epoch see the same."""
+
+    def __init__(self, loader: Any) -> None:
+        self._dataset = loader.dataset
+        self.values: list[dict[str, Any]] = []
+
+    def note(self) -> None:
+        self.values = [{name: value for name, value in getattr(each, "__dict__", {}).items()
+                        if type(value) in _PLAIN and not (type(value) is str and len(value) > TEXT_MAX)}
+                       for each in datasets_of(self._dataset)[:DATASETS_SHOWN]]
+
+
+def show(dataset: Any, values: list[dict[str, Any]]) -> None:
+    """In a worker: the datasets get what others have seen."""
+    for each, seen in zip(datasets_of(dataset), values, strict=False):
+        if seen:
+            vars(each).update(seen)
+
 
 class OwnGenerators:
     """Of a loader's dataset and its collate_fn, where they are called in the training process. What is kept is what
@@ -218,7 +109,12 @@ class OwnGenerators:
         self._looks = 0 if loader.num_workers else LOOKS_AGAIN
         walk = _Walk(self._dataset, self._collate)
         walk.refuse_unseen()
-        self._places = {} if loader.num_workers else walk.places
+        for path in walk.stateless[:1]:
+            tell_stateless(path)
+        self._places = walk.places
+        self.first = zlib.crc32(repr(list(self.states().values())).encode()) if walk.places else 0  # what they were
+        if loader.num_workers:
+            self._places = {}
 
     def save(self) -> dict[str, Any]:
         if self._looks:
@@ -264,6 +160,12 @@ def tell_late(path: str) -> None:
           f"after a loss it begins anew. Make it before the loader is protected, or in worker_init_fn", file=sys.stderr)
 
 
+@functools.cache
+def tell_stateless(path: str) -> None:
+    print(f"pawl: {path} is a random.SystemRandom, whose numbers nobody can give again: what is drawn from it is other "
+          f"in a step that is done again after a loss. Use random.Random(seed)", file=sys.stderr)
+
+
 def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
     """Random number generators among its attributes, those of what it holds, and those that its methods and functions
     take from their modules, their defaults or the function that made them, each once; likewise of what makes batches of
@@ -303,6 +205,7 @@ class _Walk:
         self.found: dict[str, Any] = {}
         self.places: dict[str, _Get] = {}
         self.of_many: set[str] = set()  # of those found
+        self.stateless: list[str] = []  # of those that have no state, the paths
         self._checks = CHECKS_MAX
         self._seen: dict[int, Any] = {}
         self._many: list[_Many] = []
@@ -361,7 +264,9 @@ class _Walk:
         if id(value) in self._seen or isinstance(value, types.ModuleType):
             return
         self._seen[id(value)] = value
-        if volatile_state.generator_part(met.path, value) is not None:
+        if isinstance(value, random.SystemRandom):
+            self.stateless.append(met.path)
+        elif volatile_state.generator_part(met.path, value) is not None:
             path = met.path
             while path in self.found:  # two functions may have defaults of one name
                 path += "'"

@@ -6,14 +6,15 @@ same one, whoever asks. Loaders that know their own place (state_dict) are asked
 process could find is refused by name.
 
 In worker processes each batch has random numbers of its own, by the epoch and its number in it, since a worker that is
-made in the middle of an epoch hasn't drawn what the others have. In the training process nothing is drawn that the
+made in the middle of an epoch hasn't drawn what the others have; and by the sampler's rank, the loader's generator and
+those that the dataset had at first, since ranks shall draw others. In the training process nothing is drawn that the
 loader wouldn't have drawn by itself. Generators that the dataset has of its own are part of the place; in workers they
 are seeded for each batch. All is done in the training thread, between two steps.
 """
 from __future__ import annotations
 
 import collections
-import inspect
+import functools
 import random
 import sys
 import zlib
@@ -21,11 +22,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pawl import loader_parts, volatile_state
+from pawl import loader_parts, sampler_state, script_exit, told_epochs, volatile_state
 from pawl.errors import Refused
 from pawl.mixing import mixed
 
-DRAWS_CHECKED = 4  # of each epoch, for samplers that use everybody's random numbers on their way
+DRAWS_CHECKED = 4  # of each epoch: a sampler that uses everybody's random numbers on its way is refused at once
 _END = object()
 _stateful_drawing = 0  # places that are asked for a batch
 
@@ -57,6 +58,7 @@ class Elastic(Protocol):
 
     @property
     def epoch(self) -> int: ...
+    def epoch_at(self, position: int) -> int: ...
     def at(self, position: int) -> list[int]: ...
     def take_next(self) -> None: ...
     def __len__(self) -> int: ...
@@ -64,6 +66,8 @@ class Elastic(Protocol):
 
 class Place(Protocol):
     """In one loader, or in several."""
+
+    number: int  # of the loader, among those that each step takes a batch of
 
     @property
     def loader(self) -> Any: ...
@@ -175,8 +179,12 @@ class JointPlace:
     """Several loaders: each step gets a batch of each. The first one says what an epoch is; the others begin their next
     epoch where one is over. Their parts are those of their own places."""
 
+    number = 0
+
     def __init__(self, places: list[Place]) -> None:
         self.places = places
+        for number, place in enumerate(places):
+            place.number = number
 
     @property
     def loader(self) -> Any:
@@ -217,15 +225,22 @@ class JointPlace:
 
 
 class ElasticPlace:
-    """A loader over an ElasticSampler, which has the place. Workers fetch ahead of it."""
+    """A loader over an ElasticSampler, which has the place. Workers fetch ahead of it; but where a dataset is told the
+    epoch, only to the last batch that begins in it."""
 
     def __init__(self, loader: Any, sampler: Elastic) -> None:
         self.loader, self._sampler = loader, sampler
+        self.number = 0
         self._iterator: Any = None
         self._own = loader_parts.OwnGenerators(loader)
-        self._generator = loader_parts.generator_of(loader)
+        self._workers = loader_parts.SeenByWorkers(loader)
+        self._generator = sampler_state.Chain([sampler_state.LoaderGenerator(loader.generator)])
+        self._first = _mixed_in(self._own.first, _digest_of(self._generator.save()))  # of all that is drawn from
         self._offset = 0  # batches that the sampler had given before the first step
         self._begun = False  # what making an iterator draws was drawn
+        self._opened = 0  # the epoch in which there were workers that no loss had made
+        self._epochs = told_epochs.Told([], loader.dataset)
+        self._ends_epochs = bool(self._epochs.datasets())
         self.epoch = 0
 
     @property
@@ -244,24 +259,32 @@ class ElasticPlace:
         self._offset = self._sampler.position // self._sampler.global_batch - steps
 
     def next(self) -> Any:
-        if self._iterator is None:
-            now, generator = volatile_state.save_random(), self._generator.save()
-            self._iterator = _open(self.loader, _Order(self._sampler, self._ahead))
-            if self._begun:
-                volatile_state.load_random(now)
-                self._generator.load(generator)
-            self._begun = True
         self.epoch = self._sampler.epoch
-        batch = next(self._iterator)
+        if self._ends_epochs:
+            self._epochs.tell(self.epoch, self.close)
+        batch = _END if self._iterator is None else next(self._iterator, _END)
+        if batch is _END:  # or at the end of an epoch that a rehearsal goes through again
+            self._reopen()
+            batch = next(self._iterator)
         self._sampler.take_next()
         return batch
 
+    def _reopen(self) -> None:
+        now, generator = volatile_state.save_random(), self._generator.save()
+        again = self._begun and (not self._ends_epochs or self._opened == self.epoch)
+        self._iterator = _open(self.loader, _Order(self._sampler, self._ahead), self._workers, again)
+        self._opened = self.epoch if not again else self._opened
+        if self._begun:
+            volatile_state.load_random(now)
+            self._generator.load(generator)
+        self._begun = True
+
     def _ahead(self) -> Iterator[Any]:
-        position = self._sampler.position
+        position, epoch = self._sampler.position, self._sampler.epoch
         of_rank = self._sampler.rank * (self._sampler.global_batch // self._sampler.world)
-        while True:
+        while not self._ends_epochs or self._sampler.epoch_at(position) == epoch:
             indices = self._sampler.at(position)
-            seed = mixed(mixed(self._sampler.seed) + position + of_rank)
+            seed = _mixed_in(mixed(mixed(self._sampler.seed) + position + of_rank), self._first, self.number)
             yield _Seeded(indices, seed) if self.loader.num_workers else indices
             position += self._sampler.global_batch
 
@@ -273,14 +296,16 @@ class ElasticPlace:
         return volatile_state.Part(name, self._save, self._load)
 
     def _save(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "begun": self._begun, "generator": self._generator.save(),
-                "dataset": self._own.save()}
+        return {"epoch": self.epoch, "begun": self._begun, "generator": self._generator.save(), "first": self._first,
+                "opened": self._opened, "dataset": self._own.save(), "workers": self._workers.values}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
-        self.epoch, self._begun = saved["epoch"], saved["begun"]
-        self._generator.load(saved["generator"])
+        self.epoch, self._begun, self._first = saved["epoch"], saved["begun"], saved["first"]
+        self._opened = saved["opened"]
+        self._generator.load(saved["generator"], whole=True)
         self._own.load(saved["dataset"])
+        self._workers.values = saved["workers"]
 
 
 class IndexedPlace:
@@ -288,24 +313,29 @@ class IndexedPlace:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.epoch = self.total = 0
+        self.number = self.epoch = self.total = 0
         self._given = 0  # batches of this epoch
-        self._begin: dict[str, Any] | None = None  # the random state with which the epoch's order began; None: not yet
+        self._begin: dict[str, Any] | None = None  # that of which the epoch's order was made; None: not yet
+        self._changes: sampler_state.Changes | None = None  # since then
         self._iterator: Any = None
         self._length: int | None = None  # of this epoch; None: unknown, or it changes while the order is given
         self._found: list[Any] = []  # the samplers' states, when their order was found again
-        self._restored: list[Any] | None = None  # likewise, as they were loaded, until the order is found
+        self._until: dict[str, Any] | None = None  # the samplers as they shall be when their order is found
         self._order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        self._samplers = loader_parts.samplers_of(loader, self._order)
+        self._chain = sampler_state.Chain(sampler_state.samplers_of(loader, self._order))
+        self._epochs = told_epochs.Told([self._order, loader.sampler, getattr(self._order, "sampler", None),
+                                         *self._chain.samplers], loader.dataset)
         self._own = loader_parts.OwnGenerators(loader)
+        self._workers = loader_parts.SeenByWorkers(loader)
         self._digest = 0  # of the indices that were given in this epoch
         self._digests: collections.deque[int] = collections.deque()  # what it will be with each batch that was drawn
-        self._told: int | None = None  # the epoch that set_epoch() was called with last
-        self._long: list[dict[str, int]] = []  # of the samplers, when it had been
-        self._sought = False  # the place is reckoned, not found yet
+        self._long: list[dict[str, int]] = []  # of the samplers, when they had been told the epoch
+        self._sought: set[str] | None = None  # the place is reckoned, not found yet: what set_epoch() has seeded in it
 
     def length(self) -> int | None:
-        return _length_of(self.loader)
+        """Whatever len() does, as making the batches to count them, is as if it had not been."""
+        with self._chain.aside():
+            return _length_of(self.loader)
 
     def samples(self) -> int:
         return self.total * (self.loader.batch_size or 1)
@@ -313,17 +343,17 @@ class IndexedPlace:
     def seek(self, steps: int) -> None:
         """The place is found with the first batch: so no epoch is told of which none is given."""
         length = self.length()
-        if steps and not length and not self._told_orders():
+        if steps and not length and not self._epochs.samplers():
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
         self.epoch, self._given = divmod(steps, length or 1)
-        self.total, self._sought = steps, steps > 0
+        self.total, self._sought = steps, set() if steps else None
 
     def _find_sought(self) -> None:
         """Each epoch is as long as it says when it is told its number, and all before the place are asked; but for
         torch's DistributedSampler, whose are alike. What the place's own epoch does to random numbers stays."""
         now = volatile_state.save_random()
         self.epoch, self._given = 0, self.total
-        self._told, differ = None, self._lengths_may_differ()
+        self._epochs.epoch, differ = None, self._epochs.lengths_may_differ()
         while True:
             self._announce()
             length = self.length()
@@ -334,14 +364,10 @@ class IndexedPlace:
                 break
             epochs = 1 if differ else self._given // length
             self.epoch, self._given = self.epoch + epochs, self._given - epochs * length
-        self._sought = False
         volatile_state.load_random(now)
+        samplers = self._chain.save()
         self._announce(again=True)
-
-    def _lengths_may_differ(self) -> bool:
-        from torch.utils.data.distributed import DistributedSampler
-        return any(getattr(type(each), "set_epoch", None) is not DistributedSampler.set_epoch
-                   for each in self._told_orders())
+        self._sought = _drawn_from(now, samplers, volatile_state.save_random(), self._chain.save())
 
     def next(self) -> Any:
         if self._iterator is None:
@@ -367,63 +393,65 @@ class IndexedPlace:
         return volatile_state.Part(name, self._save, self._load)
 
     def _save(self) -> dict[str, Any]:
+        begin = self._begin
+        if begin is not None and self._changes is not None:
+            begin = {**begin, "changes": self._changes.save()}
         return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._length,
-                "begin": self._begin, "samplers": [each.save() for each in self._samplers], "digest": self._digest,
-                "dataset": self._own.save()}
+                "begin": begin, "samplers": self._chain.save(), "replaced": self._chain.replaced(),
+                "digest": self._digest, "first": self._own.first, "dataset": self._own.save(),
+                "workers": self._workers.values}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
         self.total, self._digest, self._length = saved["total"], saved["digest"], saved["length"]
+        self._own.first, self._workers.values = saved["first"], saved["workers"]
+        self._changes, self._until = None, None
         if self._begin is not None:  # it may make the epoch's list of batches, and generators
+            self._begin = dict(self._begin)
+            self._changes = sampler_state.Changes(self._chain, self._begin["changes"])
+            self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"]}
             now = volatile_state.save_random()
             self._announce()
             volatile_state.load_random(now)
-        self._sought = self._begin is None and self.total > 0
-        self._put_samplers_back(saved["samplers"], in_place=True)
-        self._restored = saved["samplers"] if self._begin is not None else None
+        self._sought = set() if self._begin is None and self.total > 0 else None
+        self._chain.load(saved["samplers"], self._makes_generators(), whole=True)
         self._own.load(saved["dataset"])
 
-    def _announce(self, again: bool = False) -> None:
-        """Once: it may cost much, and who shuffles what there is would do so twice. `again`: even so, but for the
-        dataset, whose persistent workers have to be made anew to hear it."""
-        if self._told != self.epoch or again:
-            is_first, self._told = self._told != self.epoch, self.epoch
-            for each in self._told_orders():
-                each.set_epoch(self.epoch)
-            if is_first and _is_told_epochs(self.loader.dataset):
-                _end(self.loader)
-                self.loader.dataset.set_epoch(self.epoch)
-            self._long = [each.long() for each in self._samplers]
-
-    def _told_orders(self) -> list[Any]:
-        return _with_epochs(self.loader.sampler, self._order, getattr(self._order, "sampler", None))
-
-    def _put_samplers_back(self, saved: list[Any], in_place: bool = False) -> None:
+    def _makes_generators(self) -> bool:
         """Who makes a generator in __iter__ makes it with the order, whose indices are compared then."""
-        for each, state in zip(self._samplers, saved, strict=True):
-            each.load(state, self._begin is not None and self._given > 0, in_place)
+        return self._begin is not None and self._given > 0
+
+    def _announce(self, again: bool = False) -> None:
+        if self._epochs.tell(self.epoch, lambda: _end(self.loader), again):
+            self._long = self._chain.unkept()
+
+    # The order --------------------------------------------------------------------------------------------------
 
     def _reopen(self) -> None:
         order = _Order(self._order, self._indices)
         if self._begin is None:
-            if self._sought:
+            if self._sought is not None:
                 self._find_sought()
             else:
                 self._announce(again=True)
-            self._iterator = _open(self.loader, order)
+            self._iterator = _open(self.loader, order, self._workers)
             return
+        if self._begin["late"]:
+            raise Refused(f"{self._sampler_name()} {_DRAWS_LATE}")
         now, own = volatile_state.save_random(), self._own.states()
+        failed = self._until is None and not self.loader.num_workers and bool(self._digests)  # a batch, once drawn
+        if self._until is None:
+            self._until = {"samplers": self._chain.save(), "replaced": self._chain.replaced()}
         try:
-            self._iterator = _open(self.loader, order)
-            if self._restored is not None:  # the script may have changed them since the order began
-                self._put_samplers_back(self._restored)
-            elif not self.loader.num_workers:  # since then the loader has drawn a seed, for workers
-                self._put_samplers_back(self._found)
-            self._restored = None
+            self._iterator = _open(self.loader, order, self._workers, again=True)
+            self._chain.leave_begin()
+            self._chain.load(self._found if failed else self._until["samplers"], self._makes_generators())
+            self._until = None
             if not self.loader.num_workers:
                 self._own.load(own)  # the dataset may draw from a sampler's generator, and has done so since
         finally:
+            self._chain.leave_begin()
             volatile_state.load_random(now)
 
     def _indices(self) -> Iterator[Any]:
@@ -432,59 +460,92 @@ class IndexedPlace:
 
     def _begin_order(self) -> Iterator[Any]:
         """Draws when the first is asked for, as samplers do."""
-        length = self._length_aside()
-        before, states = volatile_state.save_random(), [each.save() for each in self._samplers]
-        long = [each.long() for each in self._samplers]
+        length = self.length()
+        before, states, long = volatile_state.save_random(), self._chain.save(), self._chain.unkept()
         drawn = iter(self._order)
         following = next(drawn, _END)
-        after = volatile_state.save_random()
-        self._length = length if length == self._length_aside() else None
-        if any(was.get(name) != digest for was, each in zip(long, self._samplers, strict=True) if was
-               for name, digest in each.long().items() if name in was):
-            self._begin_again(before, states, following)
+        after, now = volatile_state.save_random(), self._chain.unkept()
+        self._chain.note_order()
+        self._length = length if length == self.length() else None
+        if any(each[name] != digest for was, each in zip(long, now, strict=True) for name, digest in was.items()
+               if name in each):
+            self._refuse_list_in_place(before, states, following, now)
+        if self._sought is not None and self._given:
+            self._tell_random_begin(_drawn_from(before, states, after, self._chain.save()) - self._sought)
+        self._sought = None
         moved = {name: state for name, state in before.items() if not loader_parts.same(state, after.get(name))}
-        seed = mixed(zlib.crc32(before["torch"]) + mixed(self.epoch))
-        self._begin = {"samplers": states, "seed": seed, "random": moved}
+        self._changes = sampler_state.Changes(self._chain)
+        self._begin = {"samplers": states, "random": moved, "late": False, "changes": self._changes.save(),
+                       "seed": self._seed(before["torch"], states)}
         following = self._pass_by(drawn, following, self._given)
-        yield from self._numbered(drawn, following, self._given, seed)
+        yield from self._numbered(drawn, following, self._given)
 
-    def _begin_again(self, random_before: dict[str, Any], before: list[Any], first: Any) -> None:
+    def _seed(self, everybodys: bytes, states: list[dict[str, Any]]) -> int:
+        """Of this epoch's batches in workers. Ranks that have samples of their own draw other numbers; those that share
+        their samples, as with tensor parallelism, have one sampler's rank and draw the same."""
+        from torch.utils.data.distributed import DistributedSampler
+        with_rank = [each for each in self._chain.samplers if type(getattr(each, "rank", None)) is int]
+        ranks = [each.rank for each in sorted(with_rank, key=lambda each: not isinstance(each, DistributedSampler))]
+        own = [state for each, state in zip(self._chain.samplers, states, strict=True)
+               if isinstance(each, sampler_state.LoaderGenerator)]
+        return _mixed_in(mixed(zlib.crc32(everybodys) + mixed(self.epoch)), self._own.first, _digest_of(own),
+                         *ranks[:1], self.number)
+
+    def _tell_random_begin(self, drawn_from: set[str]) -> None:
+        if drawn_from:
+            script_exit.say(
+                f"done={self.total} is in the middle of epoch {self.epoch}, and {self._sampler_name()} makes its order "
+                f"from random numbers: unless they are now as that epoch began with them, some samples come twice and "
+                f"others never. Keep checkpoints of an epoch's end, or make the order from the epoch's number, as "
+                f"DistributedSampler does, or use pawl.ElasticSampler")
+
+    def _refuse_list_in_place(self, random_before: dict[str, Any], before: list[Any], first: Any,
+                              changed: list[dict[str, int]]) -> None:
         """The order's begin has changed a list that is too long to be kept. Fails: Refused, unless the same begin comes
         of what is kept."""
-        now, after = volatile_state.save_random(), [each.save() for each in self._samplers]
-        changed = [each.long() for each in self._samplers]
-        self._announce(again=True)
-        volatile_state.load_random(random_before)
-        self._put_samplers_back(before)
-        again = next(iter(self._order), _END)
-        same = loader_parts.same(again, first) and [each.long() for each in self._samplers] == changed
-        self._put_samplers_back(after)
-        volatile_state.load_random(now)
+        with self._chain.aside():
+            self._announce(again=True)
+            volatile_state.load_random(random_before)
+            self._chain.load(before)
+            again = next(iter(self._order), _END)
+            same = loader_parts.same(again, first) and self._chain.unkept() == changed
         if not same:
             raise Refused(f"{self._sampler_name()} shuffles a list of its own in place, of more than "
-                          f"{loader_parts.VALUES_KEPT} values, so the same order can't be made again: let its __iter__ "
-                          f"shuffle a copy of what was there at first")
+                          f"{sampler_state.VALUES_KEPT} values or of other values than numbers and texts, so the same "
+                          f"order can't be made again: let its __iter__ shuffle a copy of what was there at first")
 
     def _sampler_name(self) -> str:
-        return type(getattr(self._order, "sampler", self._order)).__name__
+        """Of who makes the order: torch's batch sampler only cuts it."""
+        from torch.utils.data import BatchSampler
+        return type(self._order.sampler if type(self._order) is BatchSampler else self._order).__name__
+
+    def _draw(self, drawn: Iterator[Any], number: int) -> Any:
+        """The epoch's batch of this number, from 0; not the first."""
+        assert self._changes is not None
+        self._changes.before(number)
+        following = next(drawn, _END)
+        self._changes.after(number)
+        return following
 
     def _pass_by(self, drawn: Iterator[Any], following: Any, count: int) -> Any:
         """So many batches. The next one."""
         self._digest = 0
         self._digests.clear()
-        for _ in range(count):
+        for number in range(count):
             self._digest = _with_indices(self._digest, following)
-            following = next(drawn, _END)
+            following = self._draw(drawn, number + 1)
         return following
 
     def _find_order(self, begin: dict[str, Any]) -> Iterator[Any]:
         """Draws at once, while the random state is put aside. Who may have used up what set_epoch() made is told the
         epoch again."""
-        given, used_up = self._digest, self._long != [each.long() for each in self._samplers]
+        assert self._until is not None
+        given, used_up = self._digest, self._long != self._chain.unkept()
         for again in (used_up, True):
+            self._chain.leave_begin()
             self._announce(again)
             volatile_state.load_random({**volatile_state.save_random(), **begin["random"]})
-            self._put_samplers_back(begin["samplers"])
+            self._chain.set_to_begin(begin["samplers"], self._until["replaced"], self._makes_generators())
             drawn = iter(self._order)
             following = next(drawn, _END)
             self._refuse_other_length()
@@ -492,44 +553,75 @@ class IndexedPlace:
             if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
                 self._digest = _with_indices(self._digest, following)
             if self._digest == given:
-                self._found = [each.save() for each in self._samplers]
-                return self._follow(drawn, following, begin["seed"])
+                self._found = self._chain.save()
+                self._chain.note_order()
+                return self._follow(drawn, following)
         raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
-                      f"order is made from something that isn't kept. Make it from the epoch, from everybody's random "
-                      f"numbers, or from a generator that is its attribute")
+                      f"order is made from something that isn't kept{self._changed_since(begin)}. Make it from the "
+                      f"epoch, from everybody's random numbers, or from a generator that is its attribute")
 
-    def _length_aside(self) -> int | None:
-        """Who makes batches to count them draws from generators."""
-        before = [each.generators() for each in self._samplers]
-        length = self.length()
-        for each, states in zip(self._samplers, before, strict=True):
-            each.load_generators(states)
-        return length
+    def _changed_since(self, begin: dict[str, Any]) -> str:
+        assert self._until is not None
+        names = sampler_state.changed_names(begin["samplers"], self._until["samplers"])
+        return f", or from what was changed since it began ({', '.join(names)})" if names else ""
 
     def _refuse_other_length(self) -> None:
-        length = self._length_aside() if self._length is not None else None
+        length = self.length() if self._length is not None else None
         if length != self._length:
             raise Refused(f"the {type(self.loader).__name__} gave {self._length} batches in epoch {self.epoch}, and "
                           f"in this process gives {length}: every process must have the same data")
 
-    def _follow(self, drawn: Iterator[Any], last: Any, seed: int) -> Iterator[Any]:
+    def _follow(self, drawn: Iterator[Any], last: Any) -> Iterator[Any]:
         """What comes after the last that was given; where none was, `last` itself."""
-        following = next(drawn, _END) if self._given else last
-        yield from self._numbered(drawn, following, self._given, seed)
+        following = self._draw(drawn, self._given) if self._given else last
+        yield from self._numbered(drawn, following, self._given)
 
-    def _numbered(self, drawn: Iterator[Any], following: Any, number: int, seed: int) -> Iterator[Any]:
-        checked, digest = number + DRAWS_CHECKED, self._digest
+    def _numbered(self, drawn: Iterator[Any], following: Any, number: int) -> Iterator[Any]:
+        assert self._begin is not None
+        digest, begin = self._digest, self._begin
         while following is not _END:
             digest = _with_indices(digest, following)
             self._digests.append(digest)
-            yield _Seeded(following, mixed(seed + number)) if self.loader.num_workers else following
+            yield _Seeded(following, mixed(begin["seed"] + number)) if self.loader.num_workers else following
             number += 1
-            before = volatile_state.save_random() if number < checked else None
-            following = next(drawn, _END)
-            if before is not None and not loader_parts.same(before, volatile_state.save_random()):
-                raise Refused(f"{self._sampler_name()} draws from everybody's random numbers while it gives its "
-                              f"indices, so the same order can't be made again: draw them when its __iter__ begins, or "
-                              f"from a torch.Generator that is its attribute")
+            before = loader_parts.random_mark()
+            following = self._draw(drawn, number)
+            if before != loader_parts.random_mark():
+                if number < DRAWS_CHECKED:
+                    raise Refused(f"{self._sampler_name()} {_DRAWS_LATE}")
+                begin["late"] = True
+                _tell_late_draws(self._sampler_name())
+
+
+_DRAWS_LATE = ("draws from everybody's random numbers while it gives its indices, so the same order can't be made "
+               "again: draw them when its __iter__ begins, or from a torch.Generator that is its attribute")
+
+
+@functools.cache
+def _tell_late_draws(name: str) -> None:
+    script_exit.say(f"{name} {_DRAWS_LATE}. It did so later than in the first {DRAWS_CHECKED} batches of an epoch: a "
+                    f"loss in the rest of such an epoch ends the job")
+
+
+def _drawn_from(random_before: dict[str, Any], before: list[Any], random_now: dict[str, Any],
+                now: list[Any]) -> set[str]:
+    """What has given random numbers between two moments, or was seeded: everybody's, and generators of samplers."""
+    found = {name for name, state in random_before.items() if not loader_parts.same(state, random_now.get(name))}
+    for number, (was, state) in enumerate(zip(before, now, strict=True)):
+        found |= {f"{number}.{path}" for path, each in state["generators"].items()
+                  if not loader_parts.same(each, was["generators"].get(path))}
+    return found
+
+
+def _digest_of(states: list[dict[str, Any]]) -> int:
+    """Of the generators in what Chain.save() gives."""
+    return zlib.crc32(repr([each["generators"] for each in states]).encode())
+
+
+def _mixed_in(seed: int, *numbers: int) -> int:
+    for each in numbers:
+        seed = mixed(seed + mixed(each + 1))
+    return seed
 
 
 class StatefulPlace:
@@ -537,7 +629,7 @@ class StatefulPlace:
 
     def __init__(self, loader: Any, stateful: Any) -> None:
         self.loader, self._stateful = loader, stateful
-        self.epoch = self.total = 0
+        self.number = self.epoch = self.total = 0
         self._iterator: Any = None
         self._state: Any = None  # to go on from
         self._over = False  # that is of an epoch's end
@@ -635,15 +727,6 @@ def _with_epochs(*things: Any) -> list[Any]:
     return [each for each in things if callable(getattr(each, "set_epoch", None))][:1]
 
 
-def _is_told_epochs(dataset: Any) -> bool:
-    """Whether it wants to know the epoch and nothing else."""
-    try:
-        inspect.signature(dataset.set_epoch).bind(0)
-    except (AttributeError, TypeError, ValueError):
-        return False
-    return True
-
-
 def _is_stateful(thing: Any) -> bool:
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)) and (
         callable(getattr(thing, "__iter__", None)))
@@ -679,19 +762,22 @@ class _Away:
             getattr(each, "_shutdown_workers", lambda: None)()
 
 
-def _open(loader: Any, order: _Order) -> Any:
-    """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again."""
+def _open(loader: Any, order: _Order, seen: loader_parts.SeenByWorkers, again: bool = False) -> Any:
+    """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again. `again`:
+    in the middle of an epoch, for which workers have `seen` this of the datasets."""
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     others: dict[str, Any] = {name: order}
     away = loader._iterator if isinstance(loader._iterator, _Away) else None
     if loader.num_workers:
         others["dataset"] = _SeededDataset(loader.dataset, loader.collate_fn)
-        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn)
         living = order if away is None else getattr(away.pawls, "_index_sampler", order)
         if getattr(living, "_indices", None) != order._indices:  # another place's, which would go on in its order
             away = None
         if away is None:
             _end(loader)  # that one, or the script's own
+            if not again:
+                seen.note()
+        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn, seen.values if again else None)
         loader._iterator = None if away is None else away.pawls
     kept = {each: vars(loader)[each] for each in others}
     vars(loader).update(others)  # past its __setattr__, which forbids it
@@ -796,13 +882,15 @@ class _SeededDataset:
 class _WorkerBegin:
     """In a worker: the script's worker_init_fn, which finds its own dataset in get_worker_info()."""
 
-    def __init__(self, begin: Any) -> None:
-        self._begin = begin
+    def __init__(self, begin: Any, seen: list[dict[str, Any]] | None) -> None:
+        """`seen`: what those workers saw of the datasets that this one stands for."""
+        self._begin, self._seen = begin, seen
 
     def __call__(self, worker: int) -> None:
         from torch.utils.data import get_worker_info
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, _SeededDataset):
             object.__setattr__(info, "dataset", info.dataset._dataset)  # past its own, which forbids it
+            loader_parts.show(info.dataset, self._seen or [])
         if self._begin is not None:
             self._begin(worker)

@@ -76,7 +76,10 @@ class ElasticSampler:
     @property
     def epoch(self) -> int:
         """Of the next sample."""
-        return self.position // self.dataset_size
+        return self.epoch_at(self.position)
+
+    def epoch_at(self, position: int) -> int:
+        return position // self.dataset_size
 
     def batch(self, step: int) -> list[int]:
         """This rank's indices of the step. The same again if asked again; steps in their order otherwise."""

@@ -277,7 +277,7 @@ def generator_part(name: str, thing: Any) -> Part | None:
     if isinstance(thing, torch.Generator):
         return Part(name, lambda: bytes_of(thing.get_state()),
                     lambda saved: _ignore(thing.set_state(_tensor_of(saved))))
-    if isinstance(thing, random.Random):
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):  # that one has no state
         return Part(name, thing.getstate, thing.setstate)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(thing, numpy.random.RandomState):

@@ -1,5 +1,6 @@
 """What the model is given: the witness, loop variables, the place in a loader, and loaders without one. No job runs
 here."""
+import collections
 import contextlib
 import copy
 import functools
@@ -42,6 +43,7 @@ from pawl import (  # noqa: E402
     loader_parts,
     loaders,
     protect,
+    sampler_state,
     script_exit,
     script_frames,
     tagged_values,
@@ -942,11 +944,12 @@ class PlaceTest(unittest.TestCase):
         self.assertEqual(([1], 2, [0, 1, 2, 2]), told([4, 3, 4], 8))
         self.assertEqual(([0], 2, [0, 1, 2, 2]), told([2, 2, 2], 4))
         shards = DistributedSampler(range(40), num_replicas=2, rank=0)
-        with unittest.mock.patch.object(shards, "set_epoch", wraps=shards.set_epoch) as set_epoch:
-            place = loaders.place_in(DataLoader(range(40), batch_size=5, sampler=shards))
-            place.seek(401)
-            place.next()
-        self.assertEqual([0, 100, 100], [call.args[0] for call in set_epoch.mock_calls])
+        heard = []
+        shards.set_epoch = lambda epoch: heard.append(epoch) or DistributedSampler.set_epoch(shards, epoch)
+        place = loaders.place_in(DataLoader(range(40), batch_size=5, sampler=shards))
+        place.seek(401)
+        place.next()
+        self.assertEqual([0, 100, 100], heard)
         order = Scheduled([4, 3, 4])
         order.set_epoch(2)
         place = loaders.place_in(DataLoader(range(10000), batch_size=1, sampler=order))
@@ -1303,15 +1306,17 @@ class PlaceTest(unittest.TestCase):
             self.assertTrue(loader_parts.same([one], [one]))
 
     def test_long_lists_are_not_copied_to_be_counted(self):
-        with unittest.mock.patch.object(loader_parts, "_count", side_effect=loader_parts._count) as counted:
+        with unittest.mock.patch.object(sampler_state, "_count", side_effect=sampler_state._count) as counted:
             rows = [[1, 2, 3, 4]] * 4000
-            self.assertIsNone(loader_parts._kept(rows))
+            self.assertIs(sampler_state._UNKEPT, sampler_state.kept(rows))
             self.assertLess(counted.call_count, 1100, "it ends where there are too many")
-        self.assertEqual("[[1], [2, 3]]", loader_parts._kept([[1], [2, 3]]))
-        for most in ([0] * 4096, {number: 0 for number in range(2048)}, [[0] * 2048] * 2):
-            self.assertIsNotNone(loader_parts._kept(most))
-        for more in ([0] * 4097, {number: 0 for number in range(2049)}, [[0] * 2049] * 2):
-            self.assertIsNone(loader_parts._kept(more))
+        for most in ([0] * 4096, {number: 0 for number in range(2048)}, [[0] * 2048] * 2, torch.ones(4096)):
+            self.assertIsNot(sampler_state._UNKEPT, sampler_state.kept(most))
+        for more in ([0] * 4097, {number: 0 for number in range(2049)}, [[0] * 2049] * 2, torch.ones(4097)):
+            self.assertIs(sampler_state._UNKEPT, sampler_state.kept(more))
+        itself = []
+        itself.append(itself)
+        self.assertIs(sampler_state._UNKEPT, sampler_state.kept(itself))
 
     def test_a_generator_that_another_process_does_not_have(self):
         place = loaders.place_in(DataLoader(Noisy(), batch_size=4, sampler=Buckets()))
@@ -1642,7 +1647,7 @@ class PlaceTest(unittest.TestCase):
 
             def __iter__(self):
                 return iter([each.tolist() for each in self.make()])
-        self.same(lambda: DataLoader(range(21), batch_sampler=Counted()), vanilla=False)
+        self.same(lambda: DataLoader(range(21), batch_sampler=Counted()))
 
     def test_long_batches_whose_number_differs_by_epoch(self):
         class Budget(torch.utils.data.Sampler):
@@ -1841,6 +1846,558 @@ class PlaceTest(unittest.TestCase):
     def test_an_empty_loader(self):
         with self.assertRaisesRegex(pawl.Refused, "gives no batches"):
             loaders.place_in(DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)).next()
+
+
+class Drawing(Dataset):
+    """Of random numbers of all kinds, and of a generator of its own if it has one."""
+
+    def __init__(self, size=24, chance=None):
+        self.size, self.chance = size, chance
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        own = 0.0 if self.chance is None else self.chance.random()
+        return torch.tensor([random.random(), torch.rand(()).item(), numpy.random.random(), own])
+
+
+class KeptBatches(Sampler):
+    """Makes its batches in __len__ or __iter__, whichever comes first."""
+
+    def __init__(self, chance, size=21):
+        self.chance, self.size, self.batches = chance, size, None
+
+    def prepare(self):
+        if self.batches is None:
+            order = list(range(self.size))
+            self.chance.shuffle(order)
+            self.batches = [order[begin:begin + 4] for begin in range(0, self.size, 4)]
+
+    def __len__(self):
+        self.prepare()
+        return len(self.batches)
+
+    def __iter__(self):
+        self.prepare()
+        batches, self.batches = self.batches, None
+        yield from batches
+
+
+class OfBase(Sampler):
+    """A batch sampler that calls what it has `base`, or is told its epochs beside it."""
+
+    def __init__(self, base, name="base"):
+        setattr(self, name, base)
+        self.name, self.told = name, []
+
+    def __len__(self):
+        return len(getattr(self, self.name)) // 4
+
+    def __iter__(self):
+        order = list(getattr(self, self.name))
+        return iter([order[begin:begin + 4] for begin in range(0, len(order) - 3, 4)])
+
+
+class OfBaseAndTold(OfBase):
+    def set_epoch(self, epoch):
+        self.told.append(epoch)
+
+
+class ToldData(Dataset):
+    def __init__(self, size=16, grows=0):
+        self.size, self.grows, self.epoch, self.told = size, grows, 0, []
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+        self.told.append(epoch)
+
+    def __len__(self):
+        return self.size + self.grows * self.epoch
+
+    def __getitem__(self, index):
+        return index + 100 * self.epoch
+
+
+class HardFirst(Sampler):
+    """By losses that the script notes."""
+
+    def __init__(self, losses):
+        self.losses = losses
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        return iter(sorted(range(12), key=lambda each: (-self.loss(each), each)))
+
+    def loss(self, each):
+        if isinstance(self.losses, (set, frozenset)):
+            return float(each in self.losses)
+        return self.losses.get(each, 0.0) if isinstance(self.losses, dict) else self.losses[each]
+
+    def note(self, each, loss):
+        if isinstance(self.losses, set):
+            (self.losses.add if loss > 2 else self.losses.discard)(each)
+        else:
+            self.losses[each] = type(self.losses[each])(loss) if isinstance(self.losses, list) else loss
+
+
+class Switched(BatchSampler):
+    """Its batches have what the script has switched on, as in augmentations that end early."""
+
+    def __init__(self, size=24):
+        super().__init__(torch.utils.data.SequentialSampler(range(size)), 2, False)
+        self.switch = 0
+
+    def __iter__(self):
+        return ([each + 100 * self.switch for each in batch] for batch in super().__iter__())
+
+
+class Many(Dataset):
+    def __len__(self):
+        return 10000
+
+    def __getitem__(self, index):
+        return index
+
+
+class Windows(Sampler):
+    """Shuffles each window with everybody's random numbers when it comes to it."""
+
+    def __init__(self, size, window):
+        self.size, self.window = size, window
+
+    def __len__(self):
+        return self.size
+
+    def __iter__(self):
+        for begin in range(0, self.size, self.window):
+            order = list(range(begin, min(begin + self.window, self.size)))
+            random.shuffle(order)
+            yield from order
+
+
+class Phased(Dataset):
+    """The script changes its phase, of which workers have copies."""
+
+    def __init__(self):
+        self.phase = 0
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return index + 100 * self.phase
+
+
+class ScriptsTest(unittest.TestCase):
+    """What scripts do between the batches, and what a loss makes of it."""
+
+    def run_it(self, make, steps, loss=None, anew=False, act=lambda loader, step, batch: None, state=None):
+        """The batches of so many steps. `loss`: at this step's begin, back to the one before; `anew`: in another
+        process. `state`: what the script protects itself, of the loader: saved and put back."""
+        torch.manual_seed(1)
+        random.seed(1)
+        numpy.random.seed(1)
+        place, found, windows, step = loaders.place_in(make()), {}, {}, 0
+        loaders.steps_in(place, 3, None)
+        lengths = loaders.Lengths(place)
+        try:
+            while step < steps:
+                mine = state(place.loader).save() if state else None
+                windows[step] = tagged_values.dumps("", [place.part("").save(), volatile_state.save_random(), mine])
+                if step == loss:
+                    step, loss = max(step - 1, 0), None
+                    if anew:
+                        place.close()
+                        torch.manual_seed(99)
+                        place = loaders.place_in(make())
+                        lengths = loaders.Lengths(place)
+                        place.next()
+                    saved = tagged_values.loads(windows[step])
+                    volatile_state.load_random(saved[1])
+                    if state:
+                        state(place.loader).load(saved[2])
+                    place.part("").load(saved[0])
+                batch = place.next()
+                lengths.change()
+                found[step] = batch.tolist()
+                act(place.loader, step, batch)
+                random.random()
+                step += 1
+        finally:
+            place.close()
+        return [found[each] for each in range(steps)], place.loader
+
+    def same(self, make, steps, losses, **more):
+        plain, _ = self.run_it(make, steps, **more)
+        for loss, anew in itertools.product(losses, (False, True)):
+            with self.subTest(loss=loss, anew=anew):
+                self.assertEqual(plain, self.run_it(make, steps, loss, anew, **more)[0])
+        return plain
+
+    def drawn(self, make, steps=2):
+        torch.manual_seed(0)
+        random.seed(0)
+        numpy.random.seed(0)
+        place = loaders.place_in(make())
+        try:
+            return [tagged_values.dumps("", place.next()) for _ in range(steps)]
+        finally:
+            place.close()
+
+    def test_ranks_draw_other_numbers_in_workers(self):
+        def of_own(rank):
+            return DataLoader(Drawing(chance=numpy.random.default_rng(rank)), batch_size=4, num_workers=1)
+
+        def of_loader(rank):
+            generator = torch.Generator().manual_seed(100 + rank)
+            return DataLoader(Drawing(), batch_size=4, num_workers=1, generator=generator)
+
+        def of_sampler(rank):
+            return DataLoader(Drawing(), batch_size=4, num_workers=1, sampler=DistributedSampler(range(24), 2, rank))
+
+        def of_inner(rank):
+            order = OfBase(DistributedSampler(range(24), 2, rank))
+            return DataLoader(Drawing(), batch_sampler=order, num_workers=1)
+        for make in (of_own, of_loader, of_sampler, of_inner):
+            with self.subTest(make=make):
+                zero, one = (self.drawn(lambda rank=rank, make=make: make(rank)) for rank in (0, 1))
+                self.assertTrue(all(a != b for a, b in zip(zero, one, strict=True)))
+                self.assertEqual(zero, self.drawn(lambda make=make: make(0)), "who shares samples shares numbers")
+        for make in (of_own, of_loader, of_sampler):
+            self.same(lambda make=make: make(1), 9, (2, 7))
+
+    def test_seeds_of_ranks_and_loaders_are_all_different(self):
+        seeds = {loaders._mixed_in(7, 0, 0, rank, number) for rank in range(100) for number in range(10)}
+        self.assertEqual(1000, len(seeds))
+
+    def test_the_rank_is_that_of_the_samples(self):
+        order = OfBase(DistributedSampler(range(24), 2, 1))
+        order.rank = 3  # its process's
+        both = []
+        for order.rank in (3, 2):
+            both.append(self.drawn(lambda: DataLoader(Drawing(), batch_sampler=order, num_workers=1)))
+        self.assertEqual(*both)
+
+    def test_loaders_of_one_job_draw_other_numbers_in_workers(self):
+        def pair(kind):
+            return tuple(DataLoader(Drawing(), num_workers=1, **kind()) for _ in range(2))
+        for kind in (lambda: {"batch_size": 4},
+                     lambda: {"batch_sampler": pawl.ElasticSampler(24, 4, rank=0, world=1)}):
+            torch.manual_seed(0)
+            place = loaders.place_in(pair(kind))
+            one, other = place.next()
+            place.close()
+            self.assertFalse(torch.equal(one, other))
+
+    def test_a_length_that_makes_and_keeps_the_batches(self):
+        for own, size in itertools.product((True, False), (21, 5000)):
+            def make(own=own, size=size):
+                return DataLoader(range(size), batch_sampler=KeptBatches(random.Random(3) if own else random, size))
+            length = -(-size // 4)
+            random.seed(1)
+            loader, plain = make(), []
+            for _ in range(3):
+                plain.append(next(iter(loader)).tolist())
+                if not own:
+                    for _ in range(length):
+                        random.random()  # as the loop does
+            steps, losses = (18, (1, 3, 6, 7, 14)) if size == 21 else (1255, (1250, 1252))
+            found = self.same(make, steps, losses)
+            self.assertEqual(plain[:2], [found[0], found[length]])
+            self.assertNotEqual(found[0], found[length])
+
+    def test_a_length_that_draws_is_as_if_nobody_had_asked(self):
+        for chance in (random, random.Random(3)):
+            order = KeptBatches(chance)
+            place = loaders.place_in(DataLoader(range(21), batch_sampler=order))
+            before = chance.getstate()
+            self.assertEqual((6, 6), (place.length(), loaders.steps_in(place, 1, None)))
+            self.assertEqual((before, None), (chance.getstate(), order.batches))
+
+    def test_who_is_told_the_epoch(self):
+        def shards():
+            return DistributedSampler(range(16), num_replicas=2, rank=0, seed=5)
+        plain = shards()
+        expected = []
+        for epoch in range(3):
+            plain.set_epoch(epoch)
+            expected += [list(plain)[:4], list(plain)[4:]]
+        for make in (lambda: OfBase(shards()), lambda: OfBaseAndTold(shards()),
+                     lambda: OfBaseAndTold(shards(), "sampler")):
+            found = self.same(lambda make=make: DataLoader(range(16), batch_sampler=make()), 6, (1, 2, 3, 5))
+            self.assertEqual(expected, found)
+        class Slotted:
+            __slots__ = ("epoch",)
+
+            def set_epoch(self, epoch):
+                self.epoch = epoch
+
+            def __len__(self):
+                return 8
+
+            def __iter__(self):
+                return iter(range(self.epoch, self.epoch + 8))
+        found = self.same(lambda: DataLoader(range(16), batch_size=4, sampler=Slotted()), 6, (3,))
+        self.assertEqual([0, 1, 2], [batch[0] for batch in found[::2]])
+        order = OfBaseAndTold(shards(), "sampler")
+        place = loaders.place_in(DataLoader(range(16), batch_sampler=order))
+        for _ in range(6):
+            place.next()
+        self.assertEqual([0, 1, 2], order.told)
+
+    def test_datasets_in_datasets_are_told_the_epoch_once(self):
+        def wrapped(data):
+            return (torch.utils.data.Subset(data, range(8)), torch.utils.data.ConcatDataset([data, data]),
+                    torch.utils.data.Subset(torch.utils.data.ConcatDataset([range(3), data]), range(3, 11)))
+        for number, workers in itertools.product(range(3), (0, 1)):
+            if workers and number:
+                continue
+            found = self.same(lambda number=number, workers=workers: DataLoader(
+                wrapped(ToldData(8))[number], batch_size=4, num_workers=workers), 8, (3,))
+            length = 4 if number == 1 else 2
+            self.assertEqual([step // length for step in range(8)], [batch[0] // 100 for batch in found])
+            data = ToldData(8)
+            place = loaders.place_in(DataLoader(wrapped(data)[number], batch_size=8))
+            for _ in range(2):
+                place.next()
+            self.assertEqual([0, 1][:1 + (number != 1)], data.told)
+
+    def test_a_dataset_under_an_elastic_sampler_is_told_the_epoch(self):
+        for workers in (0, 1):
+            def make(workers=workers):
+                order = pawl.ElasticSampler(16, 4, rank=0, world=1)
+                return DataLoader(ToldData(), batch_sampler=order, num_workers=workers)
+
+            def state(loader):
+                order = loader.batch_sampler
+                return volatile_state.Part("", order.state_dict, order.load_state_dict)
+            found = self.same(make, 10, (2, 4, 5, 9), state=state)
+            self.assertEqual([0] * 4 + [1] * 4 + [2] * 2, [batch[0] // 100 for batch in found])
+            place = loaders.place_in(make())
+            with unittest.mock.patch.object(place._sampler, "take_next"):  # as in a rehearsal
+                self.assertEqual([0] * 9, [int(place.next()[0]) // 100 for _ in range(9)])
+            place.close()
+
+    def test_what_sampler_and_script_share_stays_shared(self):
+        def act(loader, step, batch):
+            for each in batch.tolist():
+                loader.shared[each] = each * 7 % 5 + step * 0.1
+
+        for first in ({}, {each: 0.0 for each in range(12)}, [0.0] * 12, collections.defaultdict(float),
+                      collections.OrderedDict(), numpy.zeros(12), torch.zeros(12)):
+            def make(first=first):
+                shared = copy.deepcopy(first)
+                loader = DataLoader(range(12), batch_size=4, sampler=HardFirst(shared))
+                loader.shared = shared
+                return loader
+
+            def state(loader):
+                def load(saved):
+                    if isinstance(loader.shared, dict):
+                        loader.shared.clear()
+                        loader.shared.update(saved)
+                    else:
+                        loader.shared[:] = saved
+                return volatile_state.Part("", lambda: dict(loader.shared) if isinstance(loader.shared, dict)
+                                           else loader.shared, load)
+            self.same(make, 9, (1, 2, 3, 4, 8), act=act, state=state)
+            for anew in (False, True):
+                _, loader = self.run_it(make, 5, 4, anew, act, state)
+                self.assertIs(loader.shared, loader.sampler.losses)
+
+    def test_a_list_that_grows_stays_shared(self):
+        def state(loader):
+            def load(saved):
+                loader.shared[:] = saved
+            return volatile_state.Part("", lambda: list(loader.shared), load)
+
+        class Marked(Sampler):
+            def __init__(self, marked):
+                self.marked = marked
+
+            def __len__(self):
+                return 12
+
+            def __iter__(self):
+                return iter([*self.marked, *(each for each in range(12) if each not in self.marked)])
+
+        def make():
+            shared = []
+            loader = DataLoader(range(12), batch_size=4, sampler=Marked(shared))
+            loader.shared = shared
+            return loader
+
+        def act(loader, _, batch):
+            loader.shared += [each for each in batch.tolist() if each % 3 == 0 and each not in loader.shared]
+        self.same(make, 9, (1, 2, 3, 8), act=act, state=state)
+        for anew in (False, True):
+            _, loader = self.run_it(make, 5, 2, anew, act, state)
+            self.assertIs(loader.shared, loader.sampler.marked)
+
+    def test_a_list_that_the_script_replaces_is_for_the_next_epoch(self):
+        class Listed(Sampler):
+            def __init__(self):
+                self.order = list(range(12))
+
+            def __len__(self):
+                return 12
+
+            def __iter__(self):
+                return iter(self.order)
+
+        def replace(loader, step, _):
+            if step % 3 == 1:
+                loader.sampler.order = [(each * 5 + step) % 12 for each in range(12)]
+
+        def change(loader, step, _):
+            if step % 3 == 1:
+                loader.sampler.order[8:] = loader.sampler.order[:3:-1][:4]
+        for act in (replace, change):
+            self.same(lambda: DataLoader(range(12), batch_size=4, sampler=Listed()), 9, (1, 2, 3, 5, 8), act=act)
+
+    def test_containers_of_many_kinds_are_kept(self):
+        def act(loader, step, batch):
+            for each in batch.tolist():
+                loader.sampler.note(each, float(each * 7 % 5) + each % 2 + step)
+        for first in ([float("inf")] * 12, [float("nan")] * 12, [numpy.float64(0)] * 12, set(),
+                      collections.deque([0.0] * 12, 12), collections.defaultdict(float), collections.Counter()):
+            with self.subTest(first=first):
+                self.same(lambda first=first: DataLoader(range(12), batch_size=4, sampler=HardFirst(copy.copy(first))),
+                          9, (3, 5), act=act)
+
+    def test_generators_in_containers_of_a_sampler(self):
+        class Many(Sampler):
+            def __init__(self):
+                self.chances, self.inside = {0: random.Random(1)}, [random.Random(2)]
+
+            def __len__(self):
+                return 12
+
+            def __iter__(self):
+                order = [list(range(6)), list(range(6, 12))]
+                self.chances[0].shuffle(order[0])
+                self.inside[0].shuffle(order[1])
+                return iter(order[0] + order[1])
+        found = self.same(lambda: DataLoader(range(12), batch_size=4, sampler=Many()), 9, (2, 4, 7))
+        self.assertNotEqual(found[0], found[3])
+
+    def test_numbers_of_numpys_that_are_shuffled_in_place(self):
+        class InPlace(Sampler):
+            def __init__(self, size):
+                self.order, self.chance = list(numpy.arange(size)), random.Random(0)
+
+            def __len__(self):
+                return len(self.order)
+
+            def __iter__(self):
+                self.chance.shuffle(self.order)
+                return iter(list(self.order))
+        self.same(lambda: DataLoader(range(12), batch_size=4, sampler=InPlace(12)), 9, (2, 5))
+        with self.assertRaisesRegex(pawl.Refused, "InPlace shuffles a list of its own in place"):
+            loaders.place_in(DataLoader(range(5000), batch_size=4, sampler=InPlace(5000))).next()
+
+    def test_a_setting_that_is_read_while_the_epoch_runs(self):
+        def act(loader, step, _):
+            if step in (2, 3, 15):
+                loader.batch_sampler.switch = step
+        for workers in (0, 2):
+            found = self.same(lambda workers=workers: DataLoader(Many(), batch_sampler=Switched(), num_workers=workers),
+                              22, (3, 4, 5, 9, 11, 12, 14, 21), act=act)
+            self.assertEqual({0, 3, 15}, {batch[0] // 100 for batch in found} - {2})
+
+        def often(loader, step, _):
+            loader.batch_sampler.noted = step
+        self.same(lambda: DataLoader(range(400), batch_sampler=Switched(400)), 150, (70, 140), act=often)
+
+    def test_a_setting_that_changed_too_often_is_named(self):
+        place = loaders.place_in(DataLoader(Many(), batch_sampler=Switched(400)))
+        for step in range(80):
+            place.loader.batch_sampler.switch = step
+            place.next()
+        place.part("").load(tagged_values.loads(tagged_values.dumps("", place.part("").save())))
+        with self.assertRaisesRegex(pawl.Refused, r"Switched doesn't give .* changed since it began \(switch\)"):
+            place.next()
+
+    def test_random_numbers_that_are_drawn_late(self):
+        loaders._tell_late_draws.cache_clear()
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            self.same(lambda: DataLoader(range(160), batch_size=4, sampler=Windows(160, 48)), 16, (3, 8, 11))
+            self.assertIn("pawl: Windows draws from everybody's random numbers", told.getvalue())
+            for workers, loss in ((0, 14), (2, 10), (2, 14)):
+                with self.assertRaisesRegex(pawl.Refused, "Windows draws from everybody's random numbers while"):
+                    self.run_it(lambda workers=workers: DataLoader(range(160), batch_size=4, num_workers=workers,
+                                                                   sampler=Windows(160, 48)), 16, loss)
+        self.assertEqual(1, told.getvalue().count("pawl: "))
+
+    def test_a_place_amid_an_epoch_whose_order_is_of_random_numbers(self):
+        def told(done, **kinds):
+            place = loaders.place_in(DataLoader(range(12), batch_size=4, **kinds))
+            place.seek(done)
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                for _ in range(4):
+                    place.next()
+            return said.getvalue()
+
+        class Seeding(RandomSampler):
+            def set_epoch(self, epoch):
+                torch.manual_seed(epoch)
+        generator = torch.Generator()
+        for kinds in ({"shuffle": True}, {"shuffle": True, "generator": generator},
+                      {"sampler": RandomSampler(range(12), generator=generator)}):
+            self.assertIn("pawl: done=4 is in the middle of epoch 1, and RandomSampler makes its order from random",
+                          told(4, **kinds))
+            self.assertEqual("", told(3, **kinds))
+        for kinds in ({}, {"sampler": DistributedSampler(range(12), 1, 0)}, {"sampler": Seeding(range(12))}):
+            self.assertEqual("", told(4, **kinds))
+
+    def test_from_a_checkpoint_with_a_dataset_whose_epochs_grow(self):
+        def make():
+            return loaders.place_in(DataLoader(ToldData(4, 4), batch_size=4))
+        plain = make()
+        found = [plain.next().tolist() for _ in range(10)]
+        for done in range(10):
+            place = make()
+            place.seek(done)
+            self.assertEqual(found[done:], [place.next().tolist() for _ in range(done, 10)])
+
+    def test_workers_made_anew_see_the_dataset_as_the_others_did(self):
+        def act(loader, _, __):
+            getattr(loader.dataset, "dataset", loader.dataset).phase += 1
+
+        def state(loader):
+            data = getattr(loader.dataset, "dataset", loader.dataset)
+            return volatile_state.Part("", lambda: data.phase, lambda saved: setattr(data, "phase", saved))
+        kinds = Phased, lambda: torch.utils.data.Subset(Phased(), range(24))
+        for stay, make in itertools.product((False, True), kinds):
+            found = self.same(lambda stay=stay, make=make: DataLoader(make(), batch_size=4, num_workers=1,
+                                                                      persistent_workers=stay),
+                              14, (3, 7), act=act, state=state)
+            self.assertEqual([0] * 6 + [0 if stay else 6] * 6 + [0 if stay else 12] * 2,
+                             [batch[0] // 100 for batch in found])
+
+        def elastic():
+            return DataLoader(Phased(), batch_sampler=pawl.ElasticSampler(24, 4, rank=0, world=1), num_workers=1)
+
+        def both(loader):
+            parts = state(loader), volatile_state.Part("", loader.batch_sampler.state_dict,
+                                                       loader.batch_sampler.load_state_dict)
+            return volatile_state.Part("", lambda: [each.save() for each in parts],
+                                       lambda saved: [each.load(one) for each, one in zip(parts, saved, strict=True)])
+        self.same(elastic, 9, (3, 8), act=act, state=both)
+
+    def test_a_generator_without_a_state(self):
+        loader_parts.tell_stateless.cache_clear()
+        for workers in (0, 1):
+            with contextlib.redirect_stderr(io.StringIO()) as told:
+                place = loaders.place_in(DataLoader(Drawing(chance=random.SystemRandom()), num_workers=workers))
+                place.part("").load(place.part("").save())
+                place.next()
+                place.close()
+            self.assertEqual(not workers, "dataset.chance is a random.SystemRandom" in told.getvalue())
 
 
 class LoopTest(unittest.TestCase):
