@@ -104,7 +104,7 @@ ClusterOptions draw_options(std::uint64_t seed) {
   if (groups < 8) options.report_group_size = 2 + groups % 2;
   options.bad_collectors = groups < 4;
   if ((seed * 0x94d049bb133111ebull) >> 63 == 0) options.fetch_sizes = {0, kBucketBytes};  // by several streams
-  if ((seed * 0xff51afd7ed558ccdull) >> 63 == 0) options.spread_sizes = {0};               // over lanes
+  if ((seed * 0xa24baed4963ee407ull) >> 63 == 0) options.spread_sizes = {0};               // over lanes
   const std::uint64_t followers = (seed * 0xa0761d6478bd642full) >> 62;
   if (followers < 2) options.follow_limits = {0, static_cast<std::uint32_t>(1 + followers)};  // few, as in a large job
   options.ring_exchange = options.members > 3 && (seed * 0xd1342543de82ef95ull) >> 63 == 0;
