@@ -1,5 +1,6 @@
 #include "job/daemon/trainers.h"
 
+#include "base/contains.h"
 #include "base/log.h"
 #include "job/redundancy/progress.h"
 #include "pawl/pawl.h"
