@@ -81,6 +81,7 @@ void Generations::follow() {
       return;
   }
   context.followed.was_member = true;
+  parts_.rendezvous.open();  // whoever knew the world sooner may have asked
   Duties duties = duties_of(state, context.followed, copies());
   if (duties.freeze) freeze();
   if (duties.end_copies) end_copies();
@@ -196,7 +197,6 @@ void Generations::begin_restore() {
     if (trainer.pid != 0 && must_begin_anew(trainer, state))
       parts_.watch.kill(
           trainer, state.cold ? "cold restart: no step was committed yet" : "its seat begins anew, or is another's");
-  parts_.rendezvous.open();
   parts_.imports.begin();
   parts_.watch.start_missing();
 }
@@ -212,7 +212,6 @@ void Generations::begin_running() {
   context.followed.running = state.generation;
   context.followed.frozen = std::max(context.followed.frozen, state.generation);
   parts_.rendezvous.enter();
-  parts_.rendezvous.open();
   parts_.progress.begin(parts_.pages.rejoin(Progress{state.resume, 0}));
   drop_other_arenas();
   parts_.pages.open_windows(parts_.streams.stream_context().gate_off);

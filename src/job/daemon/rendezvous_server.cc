@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kEarlyRequestsMax = 4096;
+constexpr std::size_t kEarlyRequestsMax = 1 << 17;  // of the largest world one each, and more
 constexpr Duration kAnotherWayAfter = 1s;
 
 }  // namespace
@@ -20,13 +20,14 @@ void RendezvousServer::enter() {
   if (!by_another_) turned_at_ = clock_.now();
   store_ = RendezvousStore();
   while (!waits_.empty()) (void)take(waits_.begin());
+  std::erase_if(early_, [this](const EarlyRequest& one) { return one.generation < entered_; });
   for (const std::string& record : log_.records(entered_))
     if (!store_.replay(record)) log_error("store_record_refused", "generation", entered_);
   open();
 }
 
 void RendezvousServer::open() {
-  if (!hooks_.is_open()) return;
+  if (early_.empty() || !hooks_.is_open()) return;
   std::vector<EarlyRequest> early;
   early.swap(early_);
   for (EarlyRequest& one : early)

@@ -42,7 +42,7 @@ class RendezvousServer {
   // The state's generation, before anybody of it is answered. Does nothing if it was entered already.
   void enter();
 
-  void open();  // it is open now: who has asked before is answered
+  void open();  // if it is now, who has asked before is answered
 
   // For a trainer of this node, or this node itself. `on_answer` may never be called.
   void ask(RendezvousRequest request, OnAnswer on_answer);

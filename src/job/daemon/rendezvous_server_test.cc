@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/text.h"
 #include "job/daemon/test_node.h"
 
 namespace pawl::job {
@@ -88,6 +89,17 @@ TEST_F(Rendezvous, WhatIsAskedBeforeTheWorldIsKnownIsServedThen) {
   EXPECT_EQ(std::ranges::count(answers, "value"), 1) << "the get";
   EXPECT_EQ(answers.size(), 2u);
   EXPECT_EQ(server.waiting_count(), 0u);
+}
+
+TEST_F(Rendezvous, NoneOfManyThousandsThatAskBeforeTheWorldIsKnownIsForgotten) {
+  is_open = false;
+  server.enter();
+  for (int i = 0; i < 10'000; ++i)
+    server.on_peer_request(generation, asks(RendezvousOp::set, text("key", i), "value"),
+                           {[] { return true; }, into(answers)});
+  is_open = true;
+  server.open();
+  EXPECT_EQ(answers.size(), 10'000u);
 }
 
 TEST_F(Rendezvous, WhoAsksForManyKeysWaitsForTheLastOfThem) {
