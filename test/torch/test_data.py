@@ -2258,6 +2258,18 @@ class ScriptsTest(unittest.TestCase):
         for act in (replace, change):
             self.same(lambda: DataLoader(range(12), batch_size=4, sampler=Listed()), 9, (1, 2, 3, 5, 8), act=act)
 
+    def test_an_attribute_that_comes_with_the_first_order(self):
+        class Once(Sampler):
+            def __len__(self):
+                return 12
+
+            def __iter__(self):
+                order = range(11, -1, -1) if hasattr(self, "begun") else range(12)
+                self.begun = True
+                return iter(order)
+        found = self.same(lambda: DataLoader(range(12), batch_size=4, sampler=Once()), 7, (1, 2, 3, 4, 6))
+        self.assertEqual([0, 11, 11], [batch[0] for batch in found[::3]])
+
     def test_containers_of_many_kinds_are_kept(self):
         def act(loader, step, batch):
             for each in batch.tolist():
