@@ -28,10 +28,12 @@ class TrapTest(JobTest):
         return results(self.plain_folder(name, nodes, **variables), nodes)
 
     def plain_folder(self, name, nodes=2, **variables):
-        """What the script has written in plain PyTorch, undisturbed; once for each version of it."""
+        """What the script has written in plain PyTorch, undisturbed; once for each version of it, and of what seeds
+        loaders' workers, which is pawl's there too."""
         key = hashlib.sha256(f"{torch.__version__} {sorted(variables.items())}".encode())
-        for path in ("trap", name):
-            with open(os.path.join(TRAPS, path + ".py"), "rb") as file:
+        seeds = os.path.join(harness.ROOT, "python", "pawl", "loaders.py")
+        for path in (*(os.path.join(TRAPS, each + ".py") for each in ("trap", name)), seeds):
+            with open(path, "rb") as file:
                 key.update(file.read())
 
         def run(folder):
