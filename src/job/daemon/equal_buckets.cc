@@ -86,20 +86,22 @@ FoundEqual AwaitedBuckets::take(const Bucket& bucket) const {
   return take_equal(slot_, bucket.index, bucket.crc32c, bucket.digest, generation_, step_, *arenas_);
 }
 
-void AwaitedBuckets::settle(Duration waited, const std::atomic<bool>& ended) {
-  std::size_t not_there = 0;
-  std::erase_if(awaited_, [&](const Bucket& bucket) {
-    if (ended || not_there == kLookAheadMax) return false;
+void AwaitedBuckets::settle(Duration waited, const std::atomic<bool>& ended, std::size_t at_most) {
+  std::size_t looked_at = 0;
+  std::size_t not_there = 0;  // of these; they go to the front
+  for (; looked_at < awaited_.size() && looked_at < at_most && not_there < kLookAheadMax && !ended; ++looked_at) {
+    const Bucket bucket = awaited_[looked_at];
     const FoundEqual found = take(bucket);
     if ((found == FoundEqual::capturing && waited < kCaptureMax) ||
         (found == FoundEqual::earlier && waited < kBeginMax)) {
-      ++not_there;
-      return false;
+      awaited_[not_there++] = bucket;
+      continue;
     }
     (found == FoundEqual::taken ? taken_ : wanted_.buckets).push_back(bucket.index);
     if (found == FoundEqual::differs) wanted_.differ = true;
-    return true;
-  });
+  }
+  const auto begin = awaited_.begin();
+  awaited_.erase(begin + static_cast<std::ptrdiff_t>(not_there), begin + static_cast<std::ptrdiff_t>(looked_at));
 }
 
 BucketsWantedMessage AwaitedBuckets::take_wanted() {
@@ -112,17 +114,11 @@ BucketsWantedMessage AwaitedBuckets::take_wanted() {
   return some;
 }
 
-std::vector<EqualExtent> offers_there(const std::vector<EqualOffer>& offers, Seat seat, Seat first,
-                                      std::uint32_t count) {
+std::vector<EqualExtent> offers_there(const std::vector<EqualOffer>& offers, Seat seat, std::span<const Seat> others) {
   std::vector<EqualExtent> found;
-  for (const EqualOffer& offer : offers) {
-    if (offer.seat != seat) continue;
-    for (std::uint32_t i = 0; i < count; ++i)
-      if (offer.seats.has(Seat(first.value + i))) {
-        found.push_back(offer.state);
-        break;
-      }
-  }
+  for (const EqualOffer& offer : offers)
+    if (offer.seat == seat && std::ranges::any_of(others, [&](Seat other) { return offer.seats.has(other); }))
+      found.push_back(offer.state);
   return found;
 }
 

@@ -11,7 +11,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -79,6 +81,7 @@ class AwaitedBuckets {
   static constexpr std::size_t kLookAheadMax =
       64;  // further than copy threads are apart: what lies behind is not there either
   static constexpr std::size_t kWantedMax = 65'536;  // in one message
+  static constexpr std::size_t kNoLimit = ~std::size_t{0};
 
   AwaitedBuckets() = default;
   AwaitedBuckets(const Slot& slot, Generation generation, Step step)
@@ -88,8 +91,8 @@ class AwaitedBuckets {
   void set_arenas(std::vector<EqualArena> arenas) { arenas_ = std::move(arenas); }
   // `told` is of the open step, and its buckets are in the slot; the arenas are known.
   void add(const SameBucketsMessage& told);
-  // Takes what is here. `waited`: since everything was told. Leaves off as soon as `ended`.
-  void settle(Duration waited, const std::atomic<bool>& ended);
+  // Takes what is here, of `at_most` buckets. `waited`: since everything was told. Leaves off as soon as `ended`.
+  void settle(Duration waited, const std::atomic<bool>& ended, std::size_t at_most = kNoLimit);
   [[nodiscard]] bool empty() const { return awaited_.empty(); }
   // What is to be sent after all, some of it; asked for until there is nothing more.
   [[nodiscard]] BucketsWantedMessage take_wanted();
@@ -106,13 +109,13 @@ class AwaitedBuckets {
   Generation generation_;
   Step step_;
   std::optional<std::vector<EqualArena>> arenas_;
-  std::vector<Bucket> awaited_;
+  std::deque<Bucket> awaited_;
   std::vector<std::uint32_t> taken_;
   BucketsWantedMessage wanted_;
 };
 
-// Of `offers`, those of `seat` whose group has one of the seats from `first` on, `count` of them: those of a holder's node.
-[[nodiscard]] std::vector<EqualExtent> offers_there(const std::vector<EqualOffer>& offers, Seat seat, Seat first,
-                                                    std::uint32_t count);
+// Of `offers`, those of `seat` whose group has one of `others`: those of a holder's node.
+[[nodiscard]] std::vector<EqualExtent> offers_there(const std::vector<EqualOffer>& offers, Seat seat,
+                                                    std::span<const Seat> others);
 
 }  // namespace pawl::job

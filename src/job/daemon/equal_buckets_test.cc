@@ -255,9 +255,9 @@ TEST(OffersThere, AreThoseOfGroupsWithASeatOfTheHolders) {
   const std::vector<EqualOffer> offers = {{{Seat(0), 1, 8}, dp, Seat(0)},     // all
                                           {{Seat(0), 4, 2}, pairs, Seat(0)},  // 0 and 4
                                           {{Seat(0), 1, 8}, dp, Seat(1)}};    // another seat's
-  EXPECT_EQ(offers_there(offers, Seat(0), Seat(2), 2), std::vector<EqualExtent>({dp}));
-  EXPECT_EQ(offers_there(offers, Seat(0), Seat(4), 2), (std::vector<EqualExtent>{dp, pairs}));
-  EXPECT_EQ(offers_there(offers, Seat(0), Seat(8), 2), std::vector<EqualExtent>());
+  EXPECT_EQ(offers_there(offers, Seat(0), std::vector{Seat(2), Seat(3)}), std::vector<EqualExtent>({dp}));
+  EXPECT_EQ(offers_there(offers, Seat(0), std::vector{Seat(4), Seat(5)}), (std::vector<EqualExtent>{dp, pairs}));
+  EXPECT_EQ(offers_there(offers, Seat(0), std::vector{Seat(8), Seat(9)}), std::vector<EqualExtent>());
 }
 
 }  // namespace

@@ -41,11 +41,7 @@ ReplicaLanes::ReplicaLanes(Options options, Stream& first)
 std::shared_ptr<ReplicaLanes> ReplicaLanes::start(Options options, Stream& first) {
   std::shared_ptr<ReplicaLanes> lanes(new ReplicaLanes(std::move(options), first));
   for (std::size_t i = 0; i < lanes->options_.count; ++i) {
-    lanes->options_.context.workers->begin();
-    (void)lanes->options_.context.environment->tasks.start("pawl-send-lane", [lanes] {
-      lanes->run_lane();
-      lanes->options_.context.workers->finish();
-    });
+    (void)lanes->options_.context.environment->tasks.start("pawl-send-lane", [lanes] { lanes->run_lane(); });
   }
   return lanes;
 }
@@ -141,6 +137,7 @@ Result<ReplicaLanes::Sent> ReplicaLanes::send(const Slot& slot, SlotWord word, s
   std::unique_lock lock(mutex_);
   deal_ = {.slot = slot, .word = word, .is_open = true, .offers = std::move(offers)};
   pass_told();
+  if (may_take()) changed_->notify_all();
   const auto is_done = [&] { return deal_.next == count && deal_.told == deal_.offers.size(); };
   Status sent;
   while (sent && is_there() && !is_done()) {
@@ -171,21 +168,28 @@ void ReplicaLanes::run_lane() {
   for (Duration pause = kLaneAgainMin;; pause = std::min(2 * pause, kLaneAgainMax)) {
     bool has_joined = false;
     const Status ended = try_lane(has_joined);
+    if (has_joined) {
+      leave(ended);
+      return options_.context.workers->finish();
+    }
     std::unique_lock lock(mutex_);
     if (is_over()) return;
-    if (has_joined) {
-      broken_ = ended ? ended_error() : ended.error();
-      shut_down_all();
-      first_.shut_down();  // under the mutex, and not after end(): it is still there
-      changed_->notify_all();
-      return;
-    }
     if (!ended && pause == kLaneAgainMin)
       log_info("replica_lane_missing", "seat", options_.hello.seat, "to", options_.address, "why", ended.error().what);
     for (const Duration until = clock.now() + pause; !is_over() && clock.now() < until;)
       changed_->wait_for(lock, until - clock.now());
     if (is_over()) return;
   }
+}
+
+// One that had joined takes the stream down.
+void ReplicaLanes::leave(const Status& ended) {
+  std::lock_guard lock(mutex_);
+  if (is_over()) return;
+  broken_ = ended ? ended_error() : ended.error();
+  shut_down_all();
+  first_.shut_down();  // under the mutex, and not after end(): it is still there
+  changed_->notify_all();
 }
 
 Status ReplicaLanes::try_lane(bool& has_joined) {
@@ -199,7 +203,10 @@ Status ReplicaLanes::try_lane(bool& has_joined) {
   }
   Status status = join(*lane);
   has_joined = status.has_value();
-  if (status) status = carry(*lane);
+  if (status) {  // from here on it may touch the arena, if the stream has not ended
+    options_.context.workers->begin();
+    status = carry(*lane);
+  }
   std::lock_guard lock(mutex_);
   std::erase(lanes_, lane.get());
   return status;

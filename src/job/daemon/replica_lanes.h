@@ -32,7 +32,7 @@ class ReplicaLanes : public std::enable_shared_from_this<ReplicaLanes> {
   // Of a first connection that was welcomed; it stays the caller's, who calls end() before it closes it.
   [[nodiscard]] static std::shared_ptr<ReplicaLanes> start(Options options, Stream& first);
   void notice();  // something new may lie in the arena. Any thread
-  void end();     // never waits: lanes end soon, and are counted as workers. Any thread
+  void end();     // never waits: lanes end soon; those that have joined are counted as workers. Any thread
 
   struct Sent {
     std::uint32_t lane_buckets = 0;  // how many of them went over lanes
@@ -56,6 +56,7 @@ class ReplicaLanes : public std::enable_shared_from_this<ReplicaLanes> {
   };
   ReplicaLanes(Options options, Stream& first);
   void run_lane();
+  void leave(const Status& ended);
   [[nodiscard]] Status try_lane(bool& has_joined);
   [[nodiscard]] Status join(Stream& lane);
   [[nodiscard]] Status carry(Stream& lane);

@@ -19,6 +19,8 @@ namespace {
 constexpr Duration kLaterMin = 20ms;
 constexpr Duration kLaterMax = 1s;
 
+constexpr std::size_t kSettledAtOnce = 2 * AwaitedBuckets::kLookAheadMax;
+
 bool is_named_by(const ArenaShape& shape, std::string_view layout) {
   return layout.size() == shape.layout_bytes && digest_of(layout) == shape.layout_digest;
 }
@@ -50,7 +52,8 @@ Result<ArenaSpec> spec_of(const ArenaShape& shape, std::string layout, const std
 }
 
 bool is_void(const StreamContext& context, Step step) {
-  return Progress::unpack(context.progress->load()).is_void(step);
+  const Progress progress = Progress::unpack(context.progress->load());
+  return step < progress.committed || progress.is_void(step);  // what was committed, this holder has
 }
 
 // --- Sender
@@ -245,6 +248,7 @@ Result<Frame> ReplicaSender::answer_to(const OpenMessage& open, Stream& stream) 
 // Until the holder takes the step, or has it, or it is not there any more.
 Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord word) {
   const ArenaShape shape = shape_of(options_.arena->arena.spec());
+  bool was_busy = false;
   for (Duration later = kLaterMin; still_there(slot, word);) {
     const std::optional<std::uint64_t> samples = slot.samples_of(word);
     if (!samples) return false;  // it has just been reopened
@@ -254,7 +258,8 @@ Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord wor
       PAWL_TRY(note_held(slot, word));
       return false;
     }
-    if (is<BusyMessage>(answer)) {
+    was_busy = is<BusyMessage>(answer);
+    if (was_busy) {
       set_obstacle(text("node ", options_.holder, " has no slot free for step ", word.step, " yet"));
       wait_notice(1ms);
       continue;
@@ -266,6 +271,7 @@ Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord wor
       wait_notice(until - clock.now());  // a notice ends it early, and changes nothing
     later = std::min(2 * later, kLaterMax);
   }
+  if (was_busy) set_obstacle("");  // with a step that is no more
   return false;
 }
 
@@ -292,13 +298,15 @@ Status ReplicaSender::send_step(Stream& stream, ReplicaLanes& lanes, const Slot&
 Result<Frame> ReplicaSender::answer_to_seal(Stream& stream, const Slot& slot, SlotWord word,
                                             std::uint32_t lane_buckets) {
   const SlotWord sealed{word.generation, word.step, SlotState::sealed, false};
+  was_late_ = false;
   for (;;) {
     PAWL_TRY(send_frame(stream, frame_of(SealMessage{word.step, lane_buckets})));
     PAWL_ASSIGN(Frame answer, receive_frame(stream));
     if (!is<BucketsWantedMessage>(answer)) return answer;
     PAWL_ASSIGN(const BucketsWantedMessage wanted, message_in<BucketsWantedMessage>(answer));
     if (wanted.buckets.empty()) return unexpected_message(answer);
-    if (still_there(slot, word)) unsent_.note_wanted(wanted.differ);
+    if (wanted.differ && still_there(slot, word)) unsent_.note_wanted(true);
+    was_late_ = true;
     for (const std::uint32_t index : wanted.buckets) {
       if (index >= slot.buckets().size()) return unexpected_message(answer);
       const std::size_t size = slot.bucket(index).size();
@@ -325,6 +333,8 @@ Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word,
     return {};
   }
   if (!is<HeldMessage>(answer)) return unexpected_message(answer);
+  // Of a step that comes to nothing, the seats there have not been late.
+  if (was_late_ && still_there(slot, word)) unsent_.note_wanted(false);
   return note_held(slot, word);
 }
 
@@ -338,17 +348,17 @@ ReplicaReceiver::ReplicaReceiver(Options options)
 std::shared_ptr<ReplicaReceiver> ReplicaReceiver::start(Options options) {
   std::shared_ptr<ReplicaReceiver> receiver(new ReplicaReceiver(std::move(options)));
   receiver->running_ = 1;
-  receiver->start_task(receiver->stream_, &ReplicaReceiver::serve_first);
+  receiver->start_task([it = receiver.get()] { return it->serve_first(*it->stream_); });
   return receiver;
 }
 
-void ReplicaReceiver::start_task(std::shared_ptr<Stream> connection, Status (ReplicaReceiver::*serve)(Stream&)) {
+void ReplicaReceiver::start_task(std::function<Status()> serve) {
   options_.context.workers->begin();
-  (void)options_.context.environment->tasks.start(
-      "pawl-receive", [receiver = shared_from_this(), connection = std::move(connection), serve] {
-        receiver->leave((receiver.get()->*serve)(*connection));
-        receiver->options_.context.workers->finish();
-      });
+  (void)options_.context.environment->tasks.start("pawl-receive",
+                                                  [receiver = shared_from_this(), serve = std::move(serve)] {
+                                                    receiver->leave(serve());
+                                                    receiver->options_.context.workers->finish();
+                                                  });
 }
 
 void ReplicaReceiver::notice() {
@@ -370,7 +380,7 @@ bool ReplicaReceiver::may_add_lane() {
   return !ended_ && !is_over_ && lanes_.size() + 1 < kSpreadConnectionsMax;
 }
 
-void ReplicaReceiver::add_lane(std::unique_ptr<Stream> stream) {
+void ReplicaReceiver::add_lane(std::unique_ptr<Stream> stream, std::optional<Frame> welcome) {
   std::shared_ptr<Stream> lane(std::move(stream));
   {
     std::lock_guard lock(mutex_);
@@ -378,7 +388,10 @@ void ReplicaReceiver::add_lane(std::unique_ptr<Stream> stream) {
     lanes_.push_back(lane);
     ++running_;
   }
-  start_task(std::move(lane), &ReplicaReceiver::serve_lane);
+  start_task([this, lane = std::move(lane), welcome = std::move(welcome)]() -> Status {
+    if (welcome) PAWL_TRY(send_frame(*lane, *welcome));
+    return serve_lane(*lane);
+  });
 }
 
 // The first that leaves takes the others with it.
@@ -581,7 +594,8 @@ Status ReplicaReceiver::on_same(const Frame& frame) {
     return Error{Code::corrupt, text("equal buckets from ", told.first, " of ", count)};
   if (!told_.knows_arenas()) told_.set_arenas(options_.equal_arenas());
   told_.add(told);
-  told_.settle(Duration::zero(), ended_);
+  told_.settle(Duration::zero(), ended_,
+               kSettledAtOnce);  // what else comes on this connection should not wait for long
   return {};
 }
 

@@ -145,7 +145,8 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   std::uint64_t seen_ = 0;
   Stream* stream_ = nullptr;             // the live connection, for end(); under mutex_
   std::shared_ptr<ReplicaLanes> lanes_;  // its further ones; under mutex_
-  UnsentBuckets unsent_;                 // its task's
+  UnsentBuckets unsent_;                 // its task's; and of the step that is sealed, whether bytes were wanted
+  bool was_late_ = false;
 };
 
 // The holder's end of a stream, after the hello of its first connection was welcomed. Buckets land from each of its
@@ -172,12 +173,13 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   [[nodiscard]] bool finished() const { return finished_; }  // none of its threads touches anything any more
   [[nodiscard]] std::uint64_t number() const { return options_.number; }
   [[nodiscard]] bool may_add_lane();
-  // A connection that was welcomed. Closed at once if the stream has ended meanwhile. On the task that called start().
-  void add_lane(std::unique_ptr<Stream> stream);
+  // Closed at once if the stream has ended meanwhile. On the task that called start(). `welcome` is said by the lane's own task: what
+  // has no thread to read it should not be sent anything.
+  void add_lane(std::unique_ptr<Stream> stream, std::optional<Frame> welcome = {});
 
  private:
   explicit ReplicaReceiver(Options options);
-  void start_task(std::shared_ptr<Stream> connection, Status (ReplicaReceiver::*serve)(Stream&));
+  void start_task(std::function<Status()> serve);
   void leave(const Status& served);
   [[nodiscard]] Status serve_first(Stream& stream);
   [[nodiscard]] Status serve_lane(Stream& stream);

@@ -439,6 +439,15 @@ TEST_F(SendsSums, AndTheSealOnlyOfAStepThatIsStillThere) {
   EXPECT_EQ(holder.next<AbandonMessage>().step, Step(11));
 }
 
+TEST_F(Sends, NothingThatACommittedStepHasPassed) {
+  streams.progress = Progress{Step(12), 0}.pack();
+  capture_step(slot(0), kGeneration, Step(11));
+  capture_step(slot(1), kGeneration, Step(13));
+  start();
+  PeerEnd holder = welcome();
+  expect_open(holder, Step(13));
+}
+
 TEST_F(Sends, NothingOfAStepThatIsVoid) {
   streams.progress = Progress{Step(10), 1}.pack();
   capture_step(slot(0), kGeneration, Step(11));

@@ -55,12 +55,20 @@ std::vector<std::shared_ptr<ReplicaSender>> Streams::senders_for(const Member& m
          .holder = holder.life.node,
          .arena = arena,
          .context = stream_,
-         .equal = offers_there(offers, member.seat, mirror.ring().first_seat(holders[i]),
-                               mirror.ring().seats_at(holders[i])),
+         .equal = offers_there(offers, before_of(member), seats_before(holders[i])),
          .on_held = [this](Step) { context_.post([this] { hooks_.on_held(); }); },
          .on_refused = [](const Error& error) { log_error("replica_stream_refused", "why", error.what); }}));
   }
   return senders;
+}
+
+// By the numbers by which layouts and arenas know seats.
+std::vector<Seat> Streams::seats_before(std::uint32_t position) const {
+  const JobMirror& mirror = context_.mirror;
+  std::vector<Seat> seats;
+  for (std::uint32_t i = 0; i < mirror.ring().seats_at(position); ++i)
+    seats.push_back(before_of(mirror, Seat(mirror.ring().first_seat(position).value + i)));
+  return seats;
 }
 
 void Streams::end() {
@@ -119,8 +127,8 @@ void Streams::adopt_lane(const std::shared_ptr<Connection>& connection, const He
   const bool is_known = found != receivers_.end() && hello.stream != 0 && found->second->number() == hello.stream;
   if (!is_known || !found->second->may_add_lane())
     return connection->send(frame_of(PeerRefusedMessage{PeerRefusal::stale, "no such replica stream is open here"}));
-  connection->send(frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
-  if (connection->is_open()) found->second->add_lane(connection->release());
+  found->second->add_lane(connection->release(),
+                          frame_of(WelcomeMessage{context_.self.node, context_.self.incarnation}));
 }
 
 void Streams::adopt_fetch(const std::shared_ptr<Connection>& connection) {

@@ -53,6 +53,7 @@ class Streams {
 
  private:
   void adopt_lane(const std::shared_ptr<Connection>& connection, const Hello& hello);
+  [[nodiscard]] std::vector<Seat> seats_before(std::uint32_t position) const;
   [[nodiscard]] std::vector<std::shared_ptr<ReplicaSender>> senders_for(const Member& member, const ArenaHandle& arena);
 
   NodeContext& context_;
