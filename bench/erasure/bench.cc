@@ -105,9 +105,11 @@ void must(const Status& status) {
 
 // Reads all, a line of each fragment in turn, and nothing else: of the orders that were tried the fastest.
 using Lane = std::uint64_t __attribute__((vector_size(64), may_alias));
-__attribute__((target_clones("avx512f", "avx2", "default"))) std::uint64_t read_all(const std::byte* const* fragments,
-                                                                                    std::size_t count,
-                                                                                    std::size_t size) {
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+std::uint64_t
+read_all(const std::byte* const* fragments, std::size_t count, std::size_t size) {
   Lane sum = {};
   for (std::size_t at = 0; at + 64 <= size; at += 64) {
     for (std::size_t i = 0; i < count; ++i) sum ^= *reinterpret_cast<const Lane*>(fragments[i] + at);

@@ -2,8 +2,8 @@
 //
 // What always holds: copies and sums are those of copy_crc32c (base/crc32c.h), parities those of parity.h. Of what fails, nothing
 // was written. Sources, copies and parities don't overlap. All are ordered before any later store of this thread.
-// The source has to stand still: it is copied page by page, and its parity is made from the same page in the cache, a moment
-// later. If somebody writes it meanwhile, the parity's sum is not the one that follows from the copies' (parity_sums.h).
+// The source has to stand still: it is copied in pieces, and parity may be made from a piece in the cache, a moment later. If somebody writes it meanwhile, the parity's sum is not the one that follows from the copies' (parity_sums.h).
+// PAWL_KERNEL is not looked at where PAWL_PARITY_KERNEL's loop copies, too.
 // The caller owns all memory. Thread-safe where no two calls write the same bytes.
 #pragma once
 

@@ -24,7 +24,7 @@ void multiply(std::span<const FragmentBytes> from, std::span<const FragmentRoom>
   const bool streams = (from.size() + to.size()) * size >= kStreamedBytesMin;
   parity_kernel().multiply({std::span(sources).first(from.size()), std::span(rows).first(to.size()), coefficients, size,
                             streams ? ParityWrite::stream : ParityWrite::assign});
-  if (streams) memory_fence();
+  memory_fence();
 }
 
 }  // namespace
@@ -43,6 +43,7 @@ Status contribute(const ErasureCode& code, std::uint32_t data_index, FragmentByt
   const std::byte* const source = data.data();
   parity_kernel().multiply(
       {std::span(&source, 1), rows.rows(), rows.coefficients(), data.size(), write_of(contribution)});
+  memory_fence();
   return {};
 }
 

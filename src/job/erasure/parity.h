@@ -1,8 +1,8 @@
 // Parity: encoding fragments, adding contributions to parity, rebuilding what is lost.
 //
 // What always holds: one pass over all sources, by the best kernel of this processor (parity_kernel.h). Of what fails, nothing
-// was written. Fragments of one call are equally long and don't overlap. Long ones bypass the caches; they are ordered
-// before any later store of this thread.
+// was written. Fragments of one call are equally long and don't overlap. What is written is
+// ordered before any later store of this thread; what encode() and decode() write bypasses the caches if it is long.
 // The caller owns all memory. Thread-safe where no two calls write the same bytes.
 // Does not check bytes: whoever has their sums does (parity_sums.h).
 #pragma once

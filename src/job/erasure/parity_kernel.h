@@ -2,8 +2,8 @@
 //
 // What always holds: all kernels write the same bytes as the portable one, for every size and alignment, and nothing outside
 // the given ranges: the page beyond may be unmapped. Of each 64 bytes up to four rows are computed while each source is
-// loaded once; more rows go page by page, so each byte of a source comes from memory once. A row of ones costs no
-// multiplication. Ranges don't overlap.
+// loaded once; more rows go page by page, so each byte of a source comes from memory once. The first of each
+// four rows costs no multiplication if it is all ones. Ranges don't overlap.
 // Streamed rows bypass the caches, which memory does fastest; memory_fence() (base/memory_kernel.h) orders such stores.
 // Thread-safe. Chosen once, at the first use: the best that runs here, or the one that PAWL_PARITY_KERNEL names.
 #pragma once
@@ -35,7 +35,7 @@ struct ParityKernel {
   bool (*runs_here)();
   void (*multiply)(const ParityProduct& product);
   // Besides, copies each source past the caches, and takes its raw CRC32C on from states[source] (as a MemoryKernel does), while
-  // each of its bytes is loaded once. Whole lines of 64 bytes; copies begin on lines, and so do streamed rows. nullptr: this
+  // each of its bytes is loaded once, with up to four rows (more load it again, from the cache). Whole lines of 64 bytes; copies begin on lines, and so do streamed rows. nullptr: this
   // kernel can't, or not faster than one after the other.
   void (*copy_and_multiply)(const ParityProduct& product, std::span<std::byte* const> copies,
                             std::span<std::uint32_t> states);

@@ -28,7 +28,8 @@ struct Shape {
 // One product by a kernel and by the plainest way, and all bytes around it. Empty: all is right.
 class Trial {
  public:
-  explicit Trial(std::size_t size_max) : room_(size_max + 256), bytes_(random_bytes(32 * room_, 11)) {
+  // Rows lie alike within their lines, so that they can be streamed.
+  explicit Trial(std::size_t size_max) : room_((size_max + 256 + 63) / 64 * 64), bytes_(random_bytes(32 * room_, 11)) {
     coefficients_.resize(256);
     std::mt19937_64 random(12);
     for (std::uint8_t& c : coefficients_) c = static_cast<std::uint8_t>(random());
@@ -125,10 +126,9 @@ TEST_P(EachParityKernel, EqualsThePlainWayForEveryCountOfRowsAndSources) {
     for (std::size_t rows = 1; rows + sources <= 32; ++rows) {
       if (rows > 9 && rows + sources != 32) continue;
       for (const ParityWrite write : kWrites) {
-        const std::size_t size = rows < 6 || sources < 6 ? 4500 : 777;
-        ASSERT_EQ(trial.fault_of(
-                      kernel_, {sources, rows, rows > 4 && sources < 3 ? 4500 : size % 1000, {0, 9}, {0}, true}, write),
-                  "")
+        // Longer than a page: several groups of rows go page by page.
+        const std::size_t size = rows < 6 || sources < 6 || (rows == 9 && sources == 11) ? 4500 : 777;
+        ASSERT_EQ(trial.fault_of(kernel_, {sources, rows, size, {0, 9}, {0}, true}, write), "")
             << sources << " sources, " << rows << " rows";
       }
     }
