@@ -260,6 +260,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::pause_all:
         all_may_be_late(fault.length);
+        if (scheduler.now() >= cluster_.nobody_speaks_until) nobody_speaks_since_ = scheduler.now();
         cluster_.nobody_speaks_until = std::max(cluster_.nobody_speaks_until, scheduler.now() + fault.length + 300ms);
         for (std::uint32_t i = 0; i < machines.count(); ++i) {
           Node* each = cluster_.nodes[i].get();
@@ -525,8 +526,11 @@ class Injector : public std::enable_shared_from_this<Injector> {
     for (Duration& until : cluster_.may_be_late_until) until = std::max(until, cluster_.scheduler.now() + length + 2s);
   }
 
-  // After it links have to be made anew before the deadline for silence, which their own deadline and a greeting take.
+  // After it links have to be made anew before the deadline for silence, which their own deadline and a greeting take. A node that
+  // was stopped before it, and goes on within it, has been silent for both.
   void blame_a_long_outage(Duration length) {
+    const Duration now = cluster_.scheduler.now();
+    if (now < cluster_.nobody_speaks_until) length += now - nobody_speaks_since_;
     const job::Deadlines deadlines = job::derive_deadlines(std::chrono::milliseconds(cluster_.options.deadline_ms));
     if (length + deadlines.redial + kGreetingTakes <= deadlines.silence) return;
     for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i) blame(i, length);
@@ -573,6 +577,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
 
   Cluster& cluster_;
   const std::vector<InjectedFault> faults_;
+  Duration nobody_speaks_since_{};
   std::function<void()> on_end_;
   std::size_t at_ = 0;
   int active_ = 0;
