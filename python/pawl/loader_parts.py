@@ -59,6 +59,15 @@ def random_mark() -> tuple[Any, ...]:
     return found
 
 
+def seed_everybody(seed: int) -> None:
+    """On the CPU."""
+    import torch
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed & 0xFFFFFFFF)
+
+
 # Datasets ---------------------------------------------------------------------------------------------------------
 
 def datasets_of(dataset: Any) -> list[Any]:
@@ -79,25 +88,82 @@ def datasets_of(dataset: Any) -> list[Any]:
     return found
 
 
-class SeenByWorkers:
-    """Numbers, switches and short texts of a loader's datasets, as they were when its workers began: those that are
-    made anew in the middle of an epoch see the same."""
+class ChangedAttributes:
+    """Numbers, switches and short texts of a loader's datasets that the script has changed since the loader was
+    protected: as they are, and as they were when its workers began, since those that are made anew in the middle of an
+    epoch see the same. What a dataset changes itself, while it gives samples or is told the epoch, is its own: it may
+    stand for a file that it has opened, which another process has not."""
 
     def __init__(self, loader: Any) -> None:
         self._dataset = loader.dataset
-        self.values: list[dict[str, Any]] = []
+        self._watched = datasets_of(loader.dataset)[:DATASETS_SHOWN]
+        self._first = [{**_plain_of_class(type(each)), **_plain_attributes(each)} for each in self._watched]
+        self._own: set[tuple[int, str]] = set()
+        self.seen: list[dict[str, Any]] = []  # what had changed when the workers began
+
+    def before(self) -> list[dict[str, Any]]:
+        """The datasets are about to be asked for something: for after()."""
+        return [dict(getattr(each, "__dict__", ())) for each in self._watched]
+
+    def after(self, before: list[dict[str, Any]]) -> None:
+        for number, (each, was) in enumerate(zip(self._watched, before, strict=True)):
+            held = getattr(each, "__dict__", was)
+            if len(held) != len(was) or not all(map(operator.is_, held.values(), was.values())):
+                self._own |= {(number, name) for name, value in held.items()
+                              if type(value) in _PLAIN and was.get(name, _PLAIN) is not value}
 
     def note(self) -> None:
-        self.values = [{name: value for name, value in getattr(each, "__dict__", {}).items()
-                        if type(value) in _PLAIN and not (type(value) is str and len(value) > TEXT_MAX)}
-                       for each in datasets_of(self._dataset)[:DATASETS_SHOWN]]
+        """Workers begin."""
+        self.seen = self._changed()
+
+    def for_workers(self) -> list[dict[str, Any]]:
+        """For show(), so that those made now see what others have."""
+        wanted = {id(each): values for each, values in zip(self._watched, self._as_in(self.seen), strict=True)}
+        return [wanted.get(id(each), {}) for each in datasets_of(self._dataset)[:DATASETS_SHOWN]]
+
+    def save(self) -> dict[str, Any]:
+        return {"now": self._changed(), "workers": self.seen}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        self.seen = saved["workers"]
+        for each, values in zip(self._watched, self._as_in(saved["now"]), strict=True):
+            _set_attributes(each, values)
+
+    def _changed(self) -> list[dict[str, Any]]:
+        return [{name: value for name, value in _plain_attributes(each).items()
+                 if (number, name) not in self._own and not _is_same(value, first.get(name, _PLAIN))}
+                for number, (each, first) in enumerate(zip(self._watched, self._first, strict=True))]
+
+    def _as_in(self, values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """With what has changed, but not there: that is as at first."""
+        return [{**{name: first[name] for name in changed if name in first}, **each} for first, changed, each in zip(
+            self._first, self._changed(), [*values, *[{}] * len(self._watched)], strict=False)]
+
+
+def _plain_attributes(dataset: Any) -> dict[str, Any]:
+    return {name: value for name, value in getattr(dataset, "__dict__", {}).items()
+            if type(value) in _PLAIN and not (type(value) is str and len(value) > TEXT_MAX)}
+
+
+def _plain_of_class(kind: type) -> dict[str, Any]:
+    """What its objects say where they have no such attribute."""
+    return {name: value for each in reversed(kind.__mro__) for name, value in vars(each).items()
+            if type(value) in _PLAIN and not name.startswith("__")}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or type(one) is type(other) and one == other
+
+
+def _set_attributes(dataset: Any, values: dict[str, Any]) -> None:
+    if values:
+        vars(dataset).update(values)
 
 
 def show(dataset: Any, values: list[dict[str, Any]]) -> None:
     """In a worker: the datasets get what others have seen."""
     for each, seen in zip(datasets_of(dataset), values, strict=False):
-        if seen:
-            vars(each).update(seen)
+        _set_attributes(each, seen)
 
 
 class OwnGenerators:

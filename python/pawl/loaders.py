@@ -14,11 +14,10 @@ are seeded for each batch. All is done in the training thread, between two steps
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
-import random
-import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +26,8 @@ from pawl.errors import Refused
 from pawl.mixing import mixed
 
 DRAWS_CHECKED = 4  # of each epoch: a sampler that uses everybody's random numbers on its way is refused at once
+DRAWS_LOOKED_AT = 64  # later, one of so many
+OTHER_SEED = 0x5EED  # of the order that is made to see of what it is made
 _END = object()
 _stateful_drawing = 0  # places that are asked for a batch
 
@@ -37,14 +38,45 @@ def is_pawls(iterator: Any) -> bool:
 
 
 def _length_of(loader: Any) -> int | None:
-    """In batches; None: it doesn't know. Some say so by other errors than TypeError, and some draw a first order."""
-    now = volatile_state.save_random()
+    """In batches; None: it doesn't know. Some say so by other errors than TypeError."""
     try:
         return len(loader)
     except Exception:
         return None
+
+
+@contextlib.contextmanager
+def _random_aside() -> Iterator[None]:
+    now = volatile_state.save_random()
+    try:
+        yield
     finally:
         volatile_state.load_random(now)
+
+
+class _EpochLengths:
+    """What len() of a loader says, asked once for each epoch, since somebody's len() may do much."""
+
+    def __init__(self, loader: Any, counting: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        """`counting`: around it."""
+        self._loader, self._counting = loader, counting
+        self._said: dict[int, int] = {}
+        self.given: int | None = None  # of the epoch whose order is given, whichever process asked; None: unknown
+
+    def are_known(self, epoch: int) -> bool:
+        return epoch in self._said
+
+    def ask(self, epoch: int, again: bool = False) -> int | None:
+        if again or epoch not in self._said:
+            self._said.pop(epoch, None)
+            with self._counting():
+                length = _length_of(self._loader)
+            if length is not None:
+                self._said[epoch] = length
+        return self._said.get(epoch)
+
+    def forget(self) -> None:
+        self._said.clear()
 
 
 class Elastic(Protocol):
@@ -68,6 +100,7 @@ class Place(Protocol):
     """In one loader, or in several."""
 
     number: int  # of the loader, among those that each step takes a batch of
+    epochs: told_epochs.Told
 
     @property
     def loader(self) -> Any: ...
@@ -182,9 +215,12 @@ class JointPlace:
     number = 0
 
     def __init__(self, places: list[Place]) -> None:
-        self.places = places
+        self.places, self.epochs = places, places[0].epochs
+        told: list[told_epochs.Told] = []
         for number, place in enumerate(places):
             place.number = number
+            place.epochs.elsewhere = list(told)
+            told.append(place.epochs)
 
     @property
     def loader(self) -> Any:
@@ -233,14 +269,14 @@ class ElasticPlace:
         self.number = 0
         self._iterator: Any = None
         self._own = loader_parts.OwnGenerators(loader)
-        self._workers = loader_parts.SeenByWorkers(loader)
+        self._attributes = loader_parts.ChangedAttributes(loader)
         self._generator = sampler_state.Chain([sampler_state.LoaderGenerator(loader.generator)])
         self._first = _mixed_in(self._own.first, _digest_of(self._generator.save()))  # of all that is drawn from
         self._offset = 0  # batches that the sampler had given before the first step
         self._begun = False  # what making an iterator draws was drawn
         self._opened = 0  # the epoch in which there were workers that no loss had made
-        self._epochs = told_epochs.Told([], loader.dataset)
-        self._ends_epochs = bool(self._epochs.datasets())
+        self.epochs = told_epochs.Told([], loader.dataset)
+        self._ends_epochs = bool(self.epochs.datasets())
         self.epoch = 0
 
     @property
@@ -259,20 +295,21 @@ class ElasticPlace:
         self._offset = self._sampler.position // self._sampler.global_batch - steps
 
     def next(self) -> Any:
-        self.epoch = self._sampler.epoch
+        self.epoch, before = self._sampler.epoch, self._attributes.before()
         if self._ends_epochs:
-            self._epochs.tell(self.epoch, self.close)
+            self.epochs.tell(self.epoch, self.close)
         batch = _END if self._iterator is None else next(self._iterator, _END)
         if batch is _END:  # or at the end of an epoch that a rehearsal goes through again
             self._reopen()
             batch = next(self._iterator)
+        self._attributes.after(before)
         self._sampler.take_next()
         return batch
 
     def _reopen(self) -> None:
         now, generator = volatile_state.save_random(), self._generator.save()
         again = self._begun and (not self._ends_epochs or self._opened == self.epoch)
-        self._iterator = _open(self.loader, _Order(self._sampler, self._ahead), self._workers, again)
+        self._iterator = _open(self.loader, _Order(self._sampler, self._ahead), self._attributes, again)
         self._opened = self.epoch if not again else self._opened
         if self._begun:
             volatile_state.load_random(now)
@@ -297,7 +334,7 @@ class ElasticPlace:
 
     def _save(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "begun": self._begun, "generator": self._generator.save(), "first": self._first,
-                "opened": self._opened, "dataset": self._own.save(), "workers": self._workers.values}
+                "opened": self._opened, "dataset": self._own.save(), "attributes": self._attributes.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
@@ -305,7 +342,7 @@ class ElasticPlace:
         self._opened = saved["opened"]
         self._generator.load(saved["generator"], whole=True)
         self._own.load(saved["dataset"])
-        self._workers.values = saved["workers"]
+        self._attributes.load(saved["attributes"])
 
 
 class IndexedPlace:
@@ -318,24 +355,22 @@ class IndexedPlace:
         self._begin: dict[str, Any] | None = None  # that of which the epoch's order was made; None: not yet
         self._changes: sampler_state.Changes | None = None  # since then
         self._iterator: Any = None
-        self._length: int | None = None  # of this epoch; None: unknown, or it changes while the order is given
         self._found: list[Any] = []  # the samplers' states, when their order was found again
         self._until: dict[str, Any] | None = None  # the samplers as they shall be when their order is found
         self._order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         self._chain = sampler_state.Chain(sampler_state.samplers_of(loader, self._order))
-        self._epochs = told_epochs.Told([self._order, loader.sampler, getattr(self._order, "sampler", None),
+        self._lengths = _EpochLengths(loader, self._chain.counting)
+        self.epochs = told_epochs.Told([self._order, loader.sampler, getattr(self._order, "sampler", None),
                                          *self._chain.samplers], loader.dataset)
         self._own = loader_parts.OwnGenerators(loader)
-        self._workers = loader_parts.SeenByWorkers(loader)
+        self._attributes = loader_parts.ChangedAttributes(loader)
         self._digest = 0  # of the indices that were given in this epoch
         self._digests: collections.deque[int] = collections.deque()  # what it will be with each batch that was drawn
-        self._long: list[dict[str, int]] = []  # of the samplers, when they had been told the epoch
         self._sought: set[str] | None = None  # the place is reckoned, not found yet: what set_epoch() has seeded in it
 
     def length(self) -> int | None:
-        """Whatever len() does, as making the batches to count them, is as if it had not been."""
-        with self._chain.aside():
-            return _length_of(self.loader)
+        given = self._lengths.given if self._begin is not None else None
+        return self._lengths.ask(self.epoch) if given is None or self._lengths.are_known(self.epoch) else given
 
     def samples(self) -> int:
         return self.total * (self.loader.batch_size or 1)
@@ -343,33 +378,50 @@ class IndexedPlace:
     def seek(self, steps: int) -> None:
         """The place is found with the first batch: so no epoch is told of which none is given."""
         length = self.length()
-        if steps and not length and not self._epochs.samplers():
+        if steps and not length and not self.epochs.samplers():
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
         self.epoch, self._given = divmod(steps, length or 1)
         self.total, self._sought = steps, set() if steps else None
 
     def _find_sought(self) -> None:
-        """Each epoch is as long as it says when it is told its number, and all before the place are asked; but for
-        torch's DistributedSampler, whose are alike. What the place's own epoch does to random numbers stays."""
-        now = volatile_state.save_random()
-        self.epoch, self._given = 0, self.total
-        self._epochs.epoch, differ = None, self._epochs.lengths_may_differ()
-        while True:
-            self._announce()
-            length = self.length()
-            if not length:
-                raise Refused(f"nobody knows where step {self.total} is in a {type(self._order).__name__} without a "
-                              f"length in epoch {self.epoch}")
-            if self._given < length:
-                break
-            epochs = 1 if differ else self._given // length
-            self.epoch, self._given = self.epoch + epochs, self._given - epochs * length
+        """Where epochs are alike, their number says where the place is. What the place's own epoch does to random
+        numbers stays."""
+        now, told = volatile_state.save_random(), self.epochs.has_scripts_samplers()
+        self.epochs.epoch = None
+        if told or self.epochs.datasets():
+            self._lengths.forget()  # said when they had been told no epoch, or the script's
+        self.epoch = 0
+        self._announce()
+        length = self._length_if_told()
+        self.epoch, self._given = divmod(self.total, length)
+        if self.epoch and (told or self._length_if_told() != length):
+            self._count_epochs()
         volatile_state.load_random(now)
         samplers = self._chain.save()
         self._announce(again=True)
         self._sought = _drawn_from(now, samplers, volatile_state.save_random(), self._chain.save())
 
+    def _count_epochs(self) -> None:
+        """Each is as long as it says when it is told its number."""
+        self.epoch, self._given, told = 0, self.total, 1
+        while self._given >= (length := self._length_if_told()):
+            told += not self._lengths.are_known(self.epoch + 1)
+            self.epoch, self._given = self.epoch + 1, self._given - length
+        if told > 2:
+            script_exit.say(f"done={self.total} is in epoch {self.epoch}: to find it, {told} epochs were told to what "
+                            f"has a set_epoch(), since each may have another length")
+
+    def _length_if_told(self) -> int:
+        if not self._lengths.are_known(self.epoch):
+            self._announce()
+        length = self._lengths.ask(self.epoch)
+        if not length:
+            raise Refused(f"nobody knows where step {self.total} is in a {type(self._order).__name__} without a "
+                          f"length in epoch {self.epoch}")
+        return length
+
     def next(self) -> Any:
+        before = self._attributes.before()
         if self._iterator is None:
             self._reopen()
         batch = next(self._iterator, _END)
@@ -380,6 +432,7 @@ class IndexedPlace:
             batch = next(self._iterator, _END)
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
+        self._attributes.after(before)
         self._given += 1
         self.total += 1
         self._digest = self._digests.popleft()
@@ -396,35 +449,37 @@ class IndexedPlace:
         begin = self._begin
         if begin is not None and self._changes is not None:
             begin = {**begin, "changes": self._changes.save()}
-        return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._length,
+        return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._lengths.given,
                 "begin": begin, "samplers": self._chain.save(), "replaced": self._chain.replaced(),
                 "digest": self._digest, "first": self._own.first, "dataset": self._own.save(),
-                "workers": self._workers.values}
+                "attributes": self._attributes.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
-        self.total, self._digest, self._length = saved["total"], saved["digest"], saved["length"]
-        self._own.first, self._workers.values = saved["first"], saved["workers"]
+        self.total, self._digest, self._lengths.given = saved["total"], saved["digest"], saved["length"]
+        self._own.first = saved["first"]
         self._changes, self._until = None, None
         if self._begin is not None:  # it may make the epoch's list of batches, and generators
             self._begin = dict(self._begin)
             self._changes = sampler_state.Changes(self._chain, self._begin["changes"])
             self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"]}
-            now = volatile_state.save_random()
+            now, before = volatile_state.save_random(), self._attributes.before()
             self._announce()
+            self._attributes.after(before)
             volatile_state.load_random(now)
         self._sought = set() if self._begin is None and self.total > 0 else None
         self._chain.load(saved["samplers"], self._makes_generators(), whole=True)
         self._own.load(saved["dataset"])
+        self._attributes.load(saved["attributes"])
 
     def _makes_generators(self) -> bool:
         """Who makes a generator in __iter__ makes it with the order, whose indices are compared then."""
         return self._begin is not None and self._given > 0
 
     def _announce(self, again: bool = False) -> None:
-        if self._epochs.tell(self.epoch, lambda: _end(self.loader), again):
-            self._long = self._chain.unkept()
+        if self.epochs.tell(self.epoch, lambda: _end(self.loader), again):
+            self._chain.note_told()
 
     # The order --------------------------------------------------------------------------------------------------
 
@@ -435,7 +490,7 @@ class IndexedPlace:
                 self._find_sought()
             else:
                 self._announce(again=True)
-            self._iterator = _open(self.loader, order, self._workers)
+            self._iterator = _open(self.loader, order, self._attributes)
             return
         if self._begin["late"]:
             raise Refused(f"{self._sampler_name()} {_DRAWS_LATE}")
@@ -444,7 +499,7 @@ class IndexedPlace:
         if self._until is None:
             self._until = {"samplers": self._chain.save(), "replaced": self._chain.replaced()}
         try:
-            self._iterator = _open(self.loader, order, self._workers, again=True)
+            self._iterator = _open(self.loader, order, self._attributes, again=True)
             self._chain.leave_begin()
             self._chain.load(self._found if failed else self._until["samplers"], self._makes_generators())
             self._until = None
@@ -460,18 +515,19 @@ class IndexedPlace:
 
     def _begin_order(self) -> Iterator[Any]:
         """Draws when the first is asked for, as samplers do."""
-        length = self.length()
         before, states, long = volatile_state.save_random(), self._chain.save(), self._chain.unkept()
         drawn = iter(self._order)
         following = next(drawn, _END)
-        after, now = volatile_state.save_random(), self._chain.unkept()
+        after, changed = volatile_state.save_random(), self._chain.changed_unkept(long)
         self._chain.note_order()
-        self._length = length if length == self.length() else None
-        if any(each[name] != digest for was, each in zip(long, now, strict=True) for name, digest in was.items()
-               if name in each):
-            self._refuse_list_in_place(before, states, following, now)
+        self._lengths.given = self._lengths.ask(self.epoch)
+        if changed:
+            self._refuse_list_in_place(before, states, following)
+            self._chain.records |= changed
         if self._sought is not None and self._given:
-            self._tell_random_begin(_drawn_from(before, states, after, self._chain.save()) - self._sought)
+            drawn_from = _drawn_from(before, states, after, self._chain.save()) - self._sought
+            if drawn_from and not self._comes_anew(states, following, lambda: self._seed_others(drawn_from)):
+                self._tell_random_begin()
         self._sought = None
         moved = {name: state for name, state in before.items() if not loader_parts.same(state, after.get(name))}
         self._changes = sampler_state.Changes(self._chain)
@@ -491,28 +547,36 @@ class IndexedPlace:
         return _mixed_in(mixed(zlib.crc32(everybodys) + mixed(self.epoch)), self._own.first, _digest_of(own),
                          *ranks[:1], self.number)
 
-    def _tell_random_begin(self, drawn_from: set[str]) -> None:
-        if drawn_from:
-            script_exit.say(
-                f"done={self.total} is in the middle of epoch {self.epoch}, and {self._sampler_name()} makes its order "
-                f"from random numbers: unless they are now as that epoch began with them, some samples come twice and "
-                f"others never. Keep checkpoints of an epoch's end, or make the order from the epoch's number, as "
-                f"DistributedSampler does, or use pawl.ElasticSampler")
+    def _tell_random_begin(self) -> None:
+        script_exit.say(
+            f"done={self.total} is in the middle of epoch {self.epoch}, and {self._sampler_name()} makes its order "
+            f"from random numbers: unless they are now as that epoch began with them, some samples come twice and "
+            f"others never. Keep checkpoints of an epoch's end, or make the order from the epoch's number, as "
+            f"DistributedSampler does, or use pawl.ElasticSampler")
 
-    def _refuse_list_in_place(self, random_before: dict[str, Any], before: list[Any], first: Any,
-                              changed: list[dict[str, int]]) -> None:
+    def _refuse_list_in_place(self, random_before: dict[str, Any], before: list[Any], first: Any) -> None:
         """The order's begin has changed a list that is too long to be kept. Fails: Refused, unless the same begin comes
-        of what is kept."""
-        with self._chain.aside():
-            self._announce(again=True)
-            volatile_state.load_random(random_before)
-            self._chain.load(before)
-            again = next(iter(self._order), _END)
-            same = loader_parts.same(again, first) and self._chain.unkept() == changed
-        if not same:
+        of what is kept: then the list is a record, or is made anew."""
+        if not self._comes_anew(before, first, lambda: volatile_state.load_random(random_before)):
             raise Refused(f"{self._sampler_name()} shuffles a list of its own in place, of more than "
                           f"{sampler_state.VALUES_KEPT} values or of other values than numbers and texts, so the same "
                           f"order can't be made again: let its __iter__ shuffle a copy of what was there at first")
+
+    def _comes_anew(self, begin: list[Any], first: Any, set_random: Callable[[], None]) -> bool:
+        """Whether the order begins as it did, where the samplers are as at its begin. It doesn't count."""
+        with self._chain.aside():
+            self._announce(again=True)
+            self._chain.load(begin, made_later=True)
+            set_random()
+            return loader_parts.same(next(iter(self._order), _END), first)
+
+    def _seed_others(self, names: set[str]) -> None:
+        """What has these names in _drawn_from() gets other numbers."""
+        random_now = volatile_state.save_random()
+        loader_parts.seed_everybody(OTHER_SEED)
+        volatile_state.load_random({name: state if name in names else random_now[name]
+                                    for name, state in volatile_state.save_random().items()})
+        self._chain.seed(names, OTHER_SEED)
 
     def _sampler_name(self) -> str:
         """Of who makes the order: torch's batch sampler only cuts it."""
@@ -540,7 +604,7 @@ class IndexedPlace:
         """Draws at once, while the random state is put aside. Who may have used up what set_epoch() made is told the
         epoch again."""
         assert self._until is not None
-        given, used_up = self._digest, self._long != self._chain.unkept()
+        given, used_up = self._digest, self._chain.is_used_up()
         for again in (used_up, True):
             self._chain.leave_begin()
             self._announce(again)
@@ -556,9 +620,18 @@ class IndexedPlace:
                 self._found = self._chain.save()
                 self._chain.note_order()
                 return self._follow(drawn, following)
+        over = self._given == self._lengths.given and following is not _END and self._draw(drawn, self._given) is _END
+        if over and self._has_replaced_long():
+            self._digest, self._found = given, self._chain.save()
+            return iter(())  # whatever it was like
         raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
                       f"order is made from something that isn't kept{self._changed_since(begin)}. Make it from the "
                       f"epoch, from everybody's random numbers, or from a generator that is its attribute")
+
+    def _has_replaced_long(self) -> bool:
+        """The script, or the order's end, has put another container in the place of one that isn't kept."""
+        assert self._until is not None
+        return any(name in self._until["samplers"][number]["unkept"] for number, name in self._until["replaced"])
 
     def _changed_since(self, begin: dict[str, Any]) -> str:
         assert self._until is not None
@@ -566,9 +639,12 @@ class IndexedPlace:
         return f", or from what was changed since it began ({', '.join(names)})" if names else ""
 
     def _refuse_other_length(self) -> None:
-        length = self.length() if self._length is not None else None
-        if length != self._length:
-            raise Refused(f"the {type(self.loader).__name__} gave {self._length} batches in epoch {self.epoch}, and "
+        given = self._lengths.given
+        if given is None or self._lengths.ask(self.epoch) == given:
+            return
+        length = self._lengths.ask(self.epoch, again=True)  # it may have been asked before it was told the epoch
+        if length != given:
+            raise Refused(f"the {type(self.loader).__name__} gave {given} batches in epoch {self.epoch}, and "
                           f"in this process gives {length}: every process must have the same data")
 
     def _follow(self, drawn: Iterator[Any], last: Any) -> Iterator[Any]:
@@ -584,9 +660,10 @@ class IndexedPlace:
             self._digests.append(digest)
             yield _Seeded(following, mixed(begin["seed"] + number)) if self.loader.num_workers else following
             number += 1
-            before = loader_parts.random_mark()
+            looked_at = number < DRAWS_CHECKED or number % DRAWS_LOOKED_AT == 0
+            before = loader_parts.random_mark() if looked_at else None
             following = self._draw(drawn, number)
-            if before != loader_parts.random_mark():
+            if looked_at and before != loader_parts.random_mark():
                 if number < DRAWS_CHECKED:
                     raise Refused(f"{self._sampler_name()} {_DRAWS_LATE}")
                 begin["late"] = True
@@ -634,9 +711,11 @@ class StatefulPlace:
         self._state: Any = None  # to go on from
         self._over = False  # that is of an epoch's end
         self._told: int | None = None  # the epoch that it was told last
+        self._lengths = _EpochLengths(loader, _random_aside)
+        self.epochs = told_epochs.Told([], None)
 
     def length(self) -> int | None:
-        return _length_of(self.loader)
+        return self._lengths.ask(self.epoch)
 
     def samples(self) -> int:
         return 0
@@ -695,9 +774,9 @@ class StatefulPlace:
                 each.set_epoch(self.epoch)
 
     def _told_epochs(self) -> list[Any]:
-        order = getattr(self.loader, "batch_sampler", None)
+        order, dataset = getattr(self.loader, "batch_sampler", None), getattr(self.loader, "dataset", None)
         return _with_epochs(self.loader) or [
-            *_with_epochs(getattr(self.loader, "dataset", None)),
+            *([] if self.epochs.is_told_elsewhere(dataset) else _with_epochs(dataset)),
             *_with_epochs(getattr(self.loader, "sampler", None), order, getattr(order, "sampler", None))]
 
     def close(self) -> None:
@@ -762,9 +841,9 @@ class _Away:
             getattr(each, "_shutdown_workers", lambda: None)()
 
 
-def _open(loader: Any, order: _Order, seen: loader_parts.SeenByWorkers, again: bool = False) -> Any:
+def _open(loader: Any, order: _Order, attributes: loader_parts.ChangedAttributes, again: bool = False) -> Any:
     """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again. `again`:
-    in the middle of an epoch, for which workers have `seen` this of the datasets."""
+    in the middle of an epoch, in which workers see the datasets as others did."""
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     others: dict[str, Any] = {name: order}
     away = loader._iterator if isinstance(loader._iterator, _Away) else None
@@ -776,8 +855,8 @@ def _open(loader: Any, order: _Order, seen: loader_parts.SeenByWorkers, again: b
         if away is None:
             _end(loader)  # that one, or the script's own
             if not again:
-                seen.note()
-        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn, seen.values if again else None)
+                attributes.note()
+        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn, attributes.for_workers() if again else None)
         loader._iterator = None if away is None else away.pawls
     kept = {each: vars(loader)[each] for each in others}
     vars(loader).update(others)  # past its __setattr__, which forbids it
@@ -862,11 +941,8 @@ class _SeededDataset:
         if not isinstance(indices, _Seeded):
             return indices
         import torch
-        torch.manual_seed(indices.seed)
-        random.seed(indices.seed)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            numpy.random.seed(indices.seed & 0xFFFFFFFF)
+        torch.manual_seed(indices.seed)  # its devices' too
+        loader_parts.seed_everybody(indices.seed)
         if self._generators is None:
             self._generators = loader_parts.generators_of(self._dataset, self._collate)
         for number, generator in enumerate(self._generators.values()):

@@ -12,11 +12,11 @@ import copy
 import itertools
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pawl import volatile_state
+from pawl import loader_parts, volatile_state
 from pawl.errors import Refused
 
 VALUES_KEPT = 4096  # of a container of a sampler
@@ -134,18 +134,18 @@ def put_in(now: Any, value: Any) -> Any:
     return now
 
 
-def _some(value: Any, depth: int = 3) -> Any:
-    """The first and the last values, and some between."""
-    if isinstance(value, dict):
-        value = list(value.items())
-    elif isinstance(value, (set, frozenset, collections.deque)):
-        value = list(value)
-    if type(value) in (list, tuple) and depth:
-        places = range(0, len(value), max(1, len(value) // VALUES_LOOKED_AT))
-        return [_some(each, depth - 1) for each in (len(value), *value[:8], *[value[i] for i in places], *value[-8:])]
-    if _is_array(value) and depth:
+def _some(value: Any, most: int = VALUES_LOOKED_AT) -> Any:
+    """The first and the last values, and some between: fewer of what lies deeper."""
+    if _is_array(value) and most:
         flat = value.reshape(-1)
         return flat[::max(1, len(flat) // VALUES_LOOKED_AT)].tolist()
+    if type(value) in _CONTAINERS and most:
+        values = value.items() if isinstance(value, dict) else value
+        step = max(1, -(-len(value) // most))
+        between = value[::step] if type(value) in (list, tuple) else itertools.islice(values, 0, None, step)
+        ends = [] if isinstance(value, (set, frozenset)) else [
+            each for some in (values, reversed(values)) for each in itertools.islice(some, max(1, most // 8))]
+        return [len(value), *(_some(each, most // 4) for each in (*ends, *between))]
     if _is_numpys(value):
         return value.item()
     return value if type(value) in _LEAVES else type(value).__name__
@@ -181,8 +181,12 @@ def _samplers_in(sampler: Any) -> Iterator[Any]:
 
 
 def _generators_in(sampler: Any) -> dict[str, volatile_state.Part]:
+    return {path: part for path, (_, part) in _generators_and_parts(sampler).items()}
+
+
+def _generators_and_parts(sampler: Any) -> dict[str, tuple[Any, volatile_state.Part]]:
     """Its attributes, and what lies in its short containers."""
-    found: dict[str, volatile_state.Part] = {}
+    found: dict[str, tuple[Any, volatile_state.Part]] = {}
     for name, value in vars(sampler).items():
         inside: list[tuple[str, Any]] = [(name, value)]
         if type(value) in (list, tuple, dict) and len(value) <= VALUES_LOOKED_AT:
@@ -190,7 +194,7 @@ def _generators_in(sampler: Any) -> dict[str, volatile_state.Part]:
             inside += [(f"{name}[{key!r}]", each) for key, each in pairs]
         for path, each in inside:
             if (part := volatile_state.generator_part(path, each)) is not None:
-                found[path] = part
+                found[path] = each, part
     return found
 
 
@@ -212,14 +216,16 @@ class Chain:
         self._first = [_values_of(each)[0] for each in samplers]
         self._in_order: list[dict[str, Any]] = [{} for _ in samplers]  # their containers, when the order had begun
         self._begins: list[_Begin] = []
+        self._told: list[dict[str, int]] = []  # unkept(), when they had been told the epoch
+        self.records: set[tuple[int, str]] = set()  # long containers that change, and from which no order comes
 
     def save(self) -> list[dict[str, Any]]:
         return [self._save(sampler, first) for sampler, first in zip(self.samplers, self._first, strict=True)]
 
     def _save(self, sampler: Any, first: dict[str, Any]) -> dict[str, Any]:
-        values, unkept = _values_of(sampler)
-        changed = {name: value for name, value in values.items()
-                   if not _is_container(value) or name not in first or not alike(value, first[name])}
+        as_at_first = {name for name, value in vars(sampler).items()
+                       if name in first and _is_container(value) and alike(value, first[name])}
+        changed, unkept = _values_of(sampler, as_at_first)
         return {"values": changed, "unkept": unkept, "names": list(vars(sampler)), "generators": {
             path: part.save() for path, part in _generators_in(sampler).items()}}
 
@@ -252,17 +258,52 @@ class Chain:
         return [{name: zlib.crc32(repr(_some(value)).encode()) for name, value in vars(each).items()
                  if _is_container(value) and not 0 <= _count(value) <= VALUES_KEPT} for each in self.samplers]
 
+    def changed_unkept(self, before: list[dict[str, int]]) -> set[tuple[int, str]]:
+        """By the number of the sampler; since unkept() said this. Records don't count."""
+        return {(number, name) for number, (was, now) in enumerate(zip(before, self.unkept(), strict=True))
+                for name, digest in was.items() if now.get(name, digest) != digest} - self.records
+
+    def note_told(self) -> None:
+        """They have been told an epoch."""
+        self._told = self.unkept()
+
+    def is_used_up(self) -> bool:
+        """What they made when they were told the epoch has changed."""
+        return self._told != self.unkept()
+
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """What happens within doesn't count: everybody's random numbers, generators, attributes and what is in short
         containers, or in longer ones that are no arrays, is as before."""
+        now, were = volatile_state.save_random(), [_Aside(each, with_long=True) for each in self.samplers]
+        with contextlib.ExitStack() as stack:
+            stack.callback(volatile_state.load_random, now)
+            for each in were:
+                stack.callback(each.put_back)
+            yield
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Somebody's len() is called within. What it makes stays, so that it need not be made again. But if it has
+        drawn random numbers, the samplers are as before: they draw them when their order begins."""
         now, were = volatile_state.save_random(), [_Aside(each) for each in self.samplers]
         try:
             yield
         finally:
-            for each in were:
-                each.put_back()
-            volatile_state.load_random(now)
+            after = volatile_state.save_random()
+            moved = {name: state for name, state in now.items() if not loader_parts.same(state, after.get(name))}
+            if moved or any(each.has_drawn() for each in were):
+                with contextlib.ExitStack() as stack:
+                    stack.callback(volatile_state.load_random, {**after, **moved})
+                    for each in were:
+                        stack.callback(each.put_back)
+
+    def seed(self, paths: set[str], seed: int) -> None:
+        """Generators get other numbers: `paths` have the sampler's number in them."""
+        for number, sampler in enumerate(self.samplers):
+            for path, (generator, _) in _generators_and_parts(sampler).items():
+                if f"{number}.{path}" in paths:
+                    volatile_state.seed_generator(generator, seed)
 
     # While an order is found ------------------------------------------------------------------------------------
 
@@ -297,10 +338,10 @@ class Chain:
         self._begins = []
 
 
-def _values_of(sampler: Any) -> tuple[dict[str, Any], list[str]]:
+def _values_of(sampler: Any, but: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """Those that are kept, and the names of containers that are not."""
     values = {name: kept(value) for name, value in vars(sampler).items()
-              if type(value) in _LEAVES or _is_container(value) or _is_numpys(value)}
+              if name not in but and (type(value) in _LEAVES or _is_container(value) or _is_numpys(value))}
     return ({name: value for name, value in values.items() if value is not _UNKEPT},
             [name for name, value in values.items() if value is _UNKEPT])
 
@@ -318,7 +359,7 @@ def _load_generators(sampler: Any, states: dict[str, Any], made_later: bool) -> 
 class _Aside:
     """One sampler as it is now."""
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(self, sampler: Any, with_long: bool = False) -> None:
         self._sampler, self._held = sampler, dict(vars(sampler))
         self._generators = [(part, part.save()) for part in _generators_in(sampler).values()]
         self._short: list[tuple[Any, Any]] = []
@@ -327,8 +368,11 @@ class _Aside:
             if _is_container(value) and type(value) not in (tuple, frozenset):
                 if (copied := kept(value)) is not _UNKEPT:
                     self._short.append((value, copied))
-                elif not _is_array(value):
+                elif with_long and not _is_array(value):
                     self._long.append((value, copy.copy(value)))
+
+    def has_drawn(self) -> bool:
+        return any(not loader_parts.same(part.save(), state) for part, state in self._generators)
 
     def put_back(self) -> None:
         held = vars(self._sampler)
