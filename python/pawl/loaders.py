@@ -369,6 +369,8 @@ class IndexedPlace:
         self._sought: set[str] | None = None  # the place is reckoned, not found yet: what set_epoch() has seeded in it
 
     def length(self) -> int | None:
+        if self._sought is not None:
+            return self._lengths.ask(0)  # which epoch it is has yet to be found
         given = self._lengths.given if self._begin is not None else None
         return self._lengths.ask(self.epoch) if given is None or self._lengths.are_known(self.epoch) else given
 
