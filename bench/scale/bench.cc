@@ -33,6 +33,7 @@
 #include "job/membership/node_report.h"
 #include "job/recovery/duties.h"
 #include "job/recovery/members.h"
+#include "job/recovery/node_followers.h"
 #include "job/recovery/planner.h"
 #include "job/recovery/report_groups.h"
 
@@ -211,6 +212,11 @@ class Node {
       (void)context_.mirror.learn(job.state, listing.revision, clock_.now());
     }
     watch_ = line_->watch(job.keys.root, {}, [this](const WatchEvent& event) { events_.push_back(event); });
+  }
+  // Of a leader, and of all nodes of a small job (job/recovery/node_followers.h): who is registered.
+  void follow_nodes() {
+    (void)context_.mirror.apply_nodes(*line_->list(context_.mirror.keys().nodes()), clock_.now());
+    context_.watched.keys.as_of = context_.watched.nodes.as_of = clock_.now();
   }
   // What a leader also watches while the recovery lasts, from before anything was reported.
   void watch_reports(Generation generation) {
@@ -404,6 +410,8 @@ Row recover(std::uint32_t nodes, double seconds) {
   control.put(job.keys.state(), written.state);
   Node leader(job, job.leader(), control);
   Node other(job, job.other(), control);
+  leader.follow_nodes();
+  if (nodes <= kAllFollowMax) other.follow_nodes();
   for (int i = 0; i < 3; ++i) row.tick_ms += other.tick() / 3;
   std::vector<std::uint32_t> alive;  // all that put something besides the two nodes' own state mover
   for (std::uint32_t node = 0; node < nodes; ++node)
