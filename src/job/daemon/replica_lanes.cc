@@ -67,9 +67,7 @@ void ReplicaLanes::shut_down_all() {
 // --- Dealing
 
 bool ReplicaLanes::is_there() const {
-  const SlotWord now = deal_.slot.word();
-  return !is_over() && !now.frozen && now.generation == deal_.word.generation && now.step == deal_.word.step &&
-         now.state != SlotState::empty && !is_void(options_.context, now.step);
+  return !is_over() && is_still(options_.context, deal_.slot, deal_.word);
 }
 
 bool ReplicaLanes::may_take() const {

@@ -56,6 +56,12 @@ bool is_void(const StreamContext& context, Step step) {
   return step < progress.committed || progress.is_void(step);  // what was committed, this holder has
 }
 
+bool is_still(const StreamContext& context, const Slot& slot, SlotWord word) {
+  const SlotWord now = slot.word();
+  return !is_void(context, word.step) && !now.frozen && now.generation == word.generation && now.step == word.step &&
+         now.state != SlotState::empty;
+}
+
 // --- Sender
 
 ReplicaSender::ReplicaSender(Options options)
@@ -216,9 +222,7 @@ bool ReplicaSender::pick(Slot& slot, SlotWord& word) {
 }
 
 bool ReplicaSender::still_there(const Slot& slot, SlotWord word) const {
-  const SlotWord now = slot.word();
-  return !ended_ && !is_void(options_.context, word.step) && !now.frozen && now.generation == word.generation &&
-         now.step == word.step && now.state != SlotState::empty;
+  return !ended_ && is_still(options_.context, slot, word);
 }
 
 Status ReplicaSender::note_held(const Slot& slot, SlotWord word) {

@@ -95,6 +95,8 @@ struct StreamContext {
 
 // Of the stream's generation: the step will never be committed, so nobody needs it.
 [[nodiscard]] bool is_void(const StreamContext& context, Step step);
+// The slot still has the step that `word` names, which may be needed, and is not frozen.
+[[nodiscard]] bool is_still(const StreamContext& context, const Slot& slot, SlotWord word);
 
 class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
  public:
