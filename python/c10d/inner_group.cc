@@ -1,5 +1,7 @@
 #include "inner_group.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -134,10 +136,29 @@ void meet(const InnerOrder& order) {
   order.store->wait({"all"});
 }
 
+bool still_open(std::uint64_t generation) {
+  const Generation::State state = Generation::current().state();
+  return state.mode == Mode::open && state.number == generation;
+}
+
+// NCCL connects with the first collective. (torch's own eager connection would send single messages of all pairs of ranks
+// one after the other, which may block where it doesn't without pawl.)
+void connect_by_collective(const InnerOrder& order, ::c10d::Backend& backend, at::Device device) {
+  const c10::DeviceGuard guard(device);
+  Tensors tensors{at::zeros({1}, at::TensorOptions().device(device))};
+  const WorkPointer work = backend.allreduce(tensors, ::c10d::AllreduceOptions());
+  while (work && !work->isCompleted()) {
+    if (!still_open(order.generation)) throw std::runtime_error("the generation is over");
+    if (Clock::now() > order.deadline) throw std::runtime_error("a peer did not connect to NCCL in time");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (const std::exception_ptr error = work ? work->exception() : nullptr) std::rethrow_exception(error);
+}
+
 std::shared_ptr<DeviceGroup> connect_device(const InnerOrder& order, const BackendPointer& backend) {
   if (!order.on_device) return nullptr;
   meet(order);
-  backend->eagerConnectSingleDevice(job_device());
+  connect_by_collective(order, *backend, job_device());
   return std::make_shared<DeviceGroup>(backend, job_device(), ends_of(backend.get()));
 }
 
@@ -172,11 +193,6 @@ void run(const InnerOrder& order, const std::shared_ptr<Making>& making) {
   if (device) device->abort();
   std::lock_guard lock(all_making_mutex);
   all_making.remove(making);
-}
-
-bool still_open(std::uint64_t generation) {
-  const Generation::State state = Generation::current().state();
-  return state.mode == Mode::open && state.number == generation;
 }
 
 std::string why_left(const InnerOrder& order) {

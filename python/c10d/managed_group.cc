@@ -103,6 +103,7 @@ std::optional<std::string> ManagedGroup::connect(InnerOrder order) {
     std::lock_guard lock(mutex_);
     inner_[on_device ? 1 : 0] = std::move(answer.group);
   }
+  store->set_made();
   return std::nullopt;
 }
 
