@@ -168,7 +168,7 @@ void run(const InnerOrder& order, const std::shared_ptr<Making>& making) {
   std::string why;
   try {
     backend = build(order, *making);
-    set_timeout(*backend, order.timeout);
+    if (!order.on_device) set_timeout(*backend, order.timeout);  // NCCL is made with it
     device = connect_device(order, backend);
   } catch (const std::exception& error) {
     why = sentence_of(error.what());
