@@ -38,7 +38,7 @@ def parse():
     parser.add_argument("--cpu", action="store_true", help="on CPUs, over gloo: to try the bench itself")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--blocks", type=int, default=6, help="of ddp and fsdp; each has 8.4 M parameters at that width")
+    parser.add_argument("--blocks", type=int, default=6, help="of ddp and fsdp; 8.4 M parameters each at that width")
     parser.add_argument("--large-blocks", type=int, default=10, help="of step")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--large-batch", type=int, default=8192)
@@ -204,7 +204,8 @@ def say(name, value):
 def main():
     options = parse()
     ways = {"ddp": lambda folder: part_kill(options, folder, "ddp"),
-            "fsdp": lambda folder: part_kill(options, folder, "fsdp"), "step": lambda folder: part_step(options, folder)}
+            "fsdp": lambda folder: part_kill(options, folder, "fsdp"),
+            "step": lambda folder: part_step(options, folder)}
     failed = 0
     for part in options.only or PARTS:
         folder = tempfile.mkdtemp(prefix=f"pawl-gpu-{part}-")

@@ -1,5 +1,5 @@
 """The training that bench.py runs on a GPU, under pawl or without: blocks of an MLP, DDP or FSDP2, the same data again
-for the same step and rank. Several ranks may share one GPU: each is a machine of its own to NCCL.
+for the same step and rank. Several ranks may share one GPU: each is then a machine of its own to NCCL.
 
 Each rank writes a line for each step that it has done to steps.RANK.PROCESS.jsonl, and at the end a digest of all its
 state to final.RANK.json.
@@ -10,7 +10,8 @@ import json
 import os
 import time
 
-os.environ["NCCL_HOSTID"] = f"bench-{os.getpid()}"  # else NCCL refuses two ranks on one GPU
+if "PAWL_SOCKET" not in os.environ:
+    os.environ["NCCL_HOSTID"] = f"bench-{os.getpid()}"  # else NCCL refuses two ranks on one GPU
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch  # noqa: E402
@@ -38,8 +39,8 @@ def parse():
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.norm, self.wide, self.narrow = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.drop = nn.Dropout(0.1)
+        self.norm, self.drop = nn.LayerNorm(width), nn.Dropout(0.1)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, values):
         return values + self.drop(self.narrow(nn.functional.gelu(self.wide(self.norm(values)))))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,10 @@ def _set_nccl_environment() -> None:
                           f"set it to {value}")
     for name, value in _NCCL_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    # A node is a machine of its own to NCCL, also where several share a machine and its GPUs (pawl drill, or
+    # --standalone): it refuses two ranks of a machine on one GPU.
+    node = " ".join(os.environ.get(name, "") for name in ("PAWL_JOB", "PAWL_NODE_ADDRESS", "PAWL_SOCKET"))
+    os.environ.setdefault("NCCL_HOSTID", f"pawl-{zlib.crc32(node.encode()):08x}")
 
 
 # At the edges of a step -------------------------------------------------------------------------------------------
@@ -126,8 +131,8 @@ def free_unused() -> None:
 
 # Graphs -----------------------------------------------------------------------------------------------------------
 
-_GRAPHS = ("what a graph does when it is replayed goes past pawl: weights would be written while they are captured, and "
-           "collectives would be those of groups that are gone after a loss. Leave out torch.cuda.graph() and "
+_GRAPHS = ("what a graph does when it is replayed goes past pawl: weights would be written while they are captured, "
+           "and collectives would be those of groups that are gone after a loss. Leave out torch.cuda.graph() and "
            "make_graphed_callables(), and compile without mode=\"reduce-overhead\" and "
            "torch._inductor.config.triton.cudagraphs")
 
