@@ -25,8 +25,15 @@ int error_of(Backend& backend) {
 
 }  // namespace
 
+PythonUnlocked::PythonUnlocked() {
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) unlocked_.emplace();
+}
+
 DeviceGroup::DeviceGroup(BackendPointer backend, at::Device device, Ends ends)
-    : device_(device), ends_(std::move(ends)), backend_(std::move(backend)) {}
+    : device_(device),
+      wait_proves_(backend->getBackendName() == "gloo"),
+      ends_(std::move(ends)),
+      backend_(std::move(backend)) {}
 
 DeviceGroup::Use::Use(DeviceGroup* group) : group_(group), entered_(true) {
   if (group_ == nullptr) return;
@@ -82,6 +89,11 @@ void DeviceGroup::end(const std::function<void()>& how) {
     } catch (const std::exception& error) {
       std::fprintf(stderr, "pawl: a NCCL group did not end well: %s\n", error.what());
     }
+    {
+      std::lock_guard lock(self->mutex_);
+      self->ended_ = true;
+      self->changed_.notify_all();
+    }
     self->free();
   }).detach();
 }
@@ -95,14 +107,11 @@ void DeviceGroup::free() {
   // Whoever still has it may not be the one who frees it: they go within moments.
   while (backend_.use_count() > 1 || users_ > 0) std::this_thread::sleep_for(kLook);
   backend_.reset();
-  std::lock_guard lock(mutex_);
-  freed_ = true;
-  changed_.notify_all();
 }
 
-bool DeviceGroup::await_freed() {
+bool DeviceGroup::await_ended() {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, ends_until_, [this] { return freed_; });
+  return changed_.wait_until(lock, ends_until_, [this] { return ended_; });
 }
 
 }  // namespace pawl

@@ -3,10 +3,11 @@
 // NCCL's kernels wait on the device for peers, for ever if one is gone. Only an abort ends them, and it may take long or
 // never return. So a group ends on a thread of its own, which also frees it: nobody else runs the destructor, which
 // joins NCCL's threads. What always holds: it ends once, by an abort or, where nothing has failed, by a shutdown that
-// completes what is enqueued; no lock is held meanwhile; and whoever enqueues when it ends is let out first, if that
-// doesn't take long, since NCCL frees the communicator under those who use it.
+// completes what is enqueued; no lock is held meanwhile, and an abort never needs Python's: the training thread may hold
+// that while it waits for the device (the first launch of a kernel does). Whoever enqueues when it ends is let out first,
+// if that doesn't take long, since NCCL frees the communicator under those who use it.
 //
-// Threads: all calls from any thread. `await_freed` not with Python's lock held.
+// Threads: all calls from any thread. `await_ended` not with Python's lock held.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,15 @@
 #include "torch_headers.h"
 
 namespace pawl {
+
+// Without Python's lock, if this thread has it.
+class PythonUnlocked {
+ public:
+  PythonUnlocked();
+
+ private:
+  std::optional<py::gil_scoped_release> unlocked_;
+};
 
 class DeviceGroup : public std::enable_shared_from_this<DeviceGroup> {
  public:
@@ -48,6 +58,8 @@ class DeviceGroup : public std::enable_shared_from_this<DeviceGroup> {
   };
 
   [[nodiscard]] at::Device device() const { return device_; }
+  // Who has waited for a work knows that it is done. Not so with NCCL; tests have other backends here.
+  [[nodiscard]] bool wait_proves() const { return wait_proves_; }
   // What NCCL's own watchdog has found, also where no work is left that could tell. Before torch 2.7: nothing.
   [[nodiscard]] std::optional<std::string> error() const;
 
@@ -61,9 +73,9 @@ class DeviceGroup : public std::enable_shared_from_this<DeviceGroup> {
   // Both begin the end and return at once; only the first call of either counts.
   void abort() { end(ends_.abort); }
   void shutdown() { end(ends_.shutdown); }
-  // Until the thread has ended and freed it, but not longer than kEndMax after the end began; false: it goes on.
-  // Whoever calls this holds no reference to the backend.
-  bool await_freed();
+  // Until nothing of it runs on the device any more, but not longer than kEndMax after the end began; false: it goes on.
+  // It is freed some time later, when nobody else refers to the backend.
+  bool await_ended();
 
  private:
   void end(const std::function<void()>& how);
@@ -71,6 +83,7 @@ class DeviceGroup : public std::enable_shared_from_this<DeviceGroup> {
   void free();
 
   const at::Device device_;
+  const bool wait_proves_;
   const Ends ends_;
   BackendPointer backend_;  // until it is freed
   std::atomic<int> users_{0};
@@ -80,7 +93,7 @@ class DeviceGroup : public std::enable_shared_from_this<DeviceGroup> {
   std::vector<WorkPointer> coalesced_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool freed_ = false;
+  bool ended_ = false;
   std::chrono::steady_clock::time_point ends_until_;
 };
 

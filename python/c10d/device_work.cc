@@ -60,7 +60,7 @@ void PendingWork::ordered() {
     std::lock_guard lock(mutex_);
     if (std::exchange(is_ordered_, true)) return;
     mark_ = mark_stream(issue_.group->device());
-    if (mark_) inner = std::move(inner_);
+    if (mark_ || issue_.group->wait_proves()) inner = std::move(inner_);
     if (!is_logged) outputs = std::exchange(outputs_, {});
   }
   if (!is_logged) return;
@@ -135,6 +135,7 @@ DeviceWork::DeviceWork(WorkPointer inner, std::shared_ptr<PendingWork> pending, 
       outputs_(std::move(outputs)) {}
 
 bool DeviceWork::isCompleted() {
+  const PythonUnlocked unlocked;  // torch's binding keeps it
   if (!pending_->is_open()) return true;
   try {
     return pending_->is_done();
@@ -172,6 +173,7 @@ void DeviceWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> DeviceWork::getFuture() {
+  const PythonUnlocked unlocked;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   if (inner_ && pending_->is_open()) future = inner_->getFuture();
   if (!future) {

@@ -1,6 +1,7 @@
 #include "inner_group.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
@@ -95,6 +96,15 @@ void set_timeout(Backend& backend, std::chrono::milliseconds timeout) {
   if constexpr (kHasTimeout<Backend>) backend.setTimeout(timeout);
 }
 
+// Where Backend has no such function, NCCL's own is called: no Python is needed for that.
+[[maybe_unused]] std::function<void()> native_abort(::c10d::Backend* backend) {
+  void* const torch_cuda = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  void* const symbol = torch_cuda != nullptr ? ::dlsym(torch_cuda, "_ZN4c10d16ProcessGroupNCCL5abortEv") : nullptr;
+  if (symbol == nullptr || backend->getBackendName() != "nccl") return nullptr;
+  const auto abort = reinterpret_cast<void (*)(::c10d::Backend*)>(symbol);  // Backend is its only base
+  return [abort, backend] { abort(backend); };
+}
+
 // In older versions of torch only Python knows of these.
 [[maybe_unused]] void call(::c10d::Backend* backend, std::initializer_list<const char*> names) {
   const py::gil_scoped_acquire python;
@@ -116,7 +126,8 @@ DeviceGroup::Ends ends_of(Backend* backend) {
   if constexpr (requires { backend->abort(); }) {
     ends.abort = [backend] { backend->abort(); };
   } else {
-    ends.abort = [backend] { call(backend, {"abort", "_abort"}); };
+    ends.abort = native_abort(backend);
+    if (!ends.abort) ends.abort = [backend] { call(backend, {"abort", "_abort"}); };
   }
   if constexpr (requires { backend->shutdown(); }) {
     ends.shutdown = [backend] { backend->shutdown(); };

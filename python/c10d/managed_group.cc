@@ -119,13 +119,12 @@ void ManagedGroup::disconnect() {
     if (group && group->connections && group->connections->stuck) new std::shared_ptr<InnerGroup>(std::move(group));
   }
   // Ending gloo waits for its threads, and those may want Python's lock for a callback.
-  std::optional<py::gil_scoped_release> unlocked;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) unlocked.emplace();
+  const PythonUnlocked unlocked;
   const std::shared_ptr<DeviceGroup> device = dropped[1] ? dropped[1]->device : nullptr;
   dropped = {};
   if (!device) return;
   device->shutdown();  // unless it is aborted already
-  if (!device->await_freed()) {
+  if (!device->await_ended()) {
     std::fprintf(stderr, "pawl: NCCL has not ended the group of ranks %s within %lld s: it is left behind\n",
                  ranks_.c_str(), static_cast<long long>(DeviceGroup::kEndMax.count()));
   }

@@ -31,8 +31,7 @@ _NCCL_SETTINGS = {
 }
 # Their values do no harm to the process, only to the time that a recovery takes: while torch's watchdog writes reports,
 # a group of a lost generation can't be freed.
-_NCCL_DEFAULTS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
-                  "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
+_NCCL_DEFAULTS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1"}
 
 _device: torch.device | None = None  # of the managed job
 

@@ -148,6 +148,12 @@ PYBIND11_MODULE(pawl_fake_device, module) {
              std::lock_guard lock(state.mutex);
              state.error = error;
            })
+      .def("await_abort_holding_python",
+           [](State& state, double seconds) {
+             const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+             while (!state.aborted && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+             return state.aborted.load();
+           })
       .def("finish", [](State& state, std::size_t work) { state.works.at(work)->done = true; })
       .def("fail",
            [](State& state, std::size_t work, const std::string& error) {

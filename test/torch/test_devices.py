@@ -82,6 +82,13 @@ class WorkTest(unittest.TestCase):
         thread.join(SOON_S)
         self.assertFalse(thread.is_alive(), "it still waits")
 
+    def assert_freed(self):
+        deadline = time.monotonic() + SOON_S
+        while not self.device.freed and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertTrue(self.device.freed)
+        self.assertFalse(self.device.freed_by_caller, "who closes runs the destructor")
+
     def test_a_wait_settles_nothing_and_wait_all_does(self):
         work = self.reduce()
         self.assertTrue(work.wait())
@@ -148,8 +155,7 @@ class WorkTest(unittest.TestCase):
         groups.fail("and again")
         self.assert_ends(thread)
         groups.close_generation()
-        self.assertTrue(self.device.freed)
-        self.assertFalse(self.device.freed_by_caller, "who closes runs the destructor")
+        self.assert_freed()
         self.assertEqual((1, 0), (self.device.aborts, self.device.shutdowns))
 
     def test_an_abort_that_hangs_frees_who_waits_too(self):
@@ -171,10 +177,7 @@ class WorkTest(unittest.TestCase):
         groups.wait_all()
         self.assertIsNone(groups.failed())
         self.device.abort_hangs(False)
-        deadline = time.monotonic() + SOON_S
-        while not self.device.freed and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertTrue(self.device.freed)
+        self.assert_freed()
 
     def test_who_enqueues_is_let_out_before_an_abort_or_freed_by_it(self):
         self.device.enqueue_hangs(True)
@@ -185,7 +188,7 @@ class WorkTest(unittest.TestCase):
         self.assert_ends(thread)
         self.assertEqual(1, self.device.users_at_abort, "it was not in the backend any more")
         groups.close_generation()
-        self.assertTrue(self.device.freed)
+        self.assert_freed()
 
     def test_an_error_that_nobody_waits_for_is_noticed(self):
         self.device.set_error(2)
@@ -200,8 +203,13 @@ class WorkTest(unittest.TestCase):
         groups.wait_all()
         groups.close_generation()
         self.assertEqual((0, 1), (self.device.aborts, self.device.shutdowns))
-        self.assertTrue(self.device.freed)
-        self.assertFalse(self.device.freed_by_caller)
+        self.assert_freed()
+
+    def test_an_abort_needs_no_lock_of_python(self):
+        """The training thread may hold it while it waits for the device."""
+        self.reduce().wait()
+        self.device.set_error(2)
+        self.assertTrue(self.device.await_abort_holding_python(SOON_S))
 
     def test_works_of_the_past_count_as_failed(self):
         work = self.reduce()
