@@ -43,9 +43,9 @@ struct CudaDriver {
   CudaAnswer (*error_string)(CudaAnswer answer, const char** text);
 };
 
-inline constexpr int kCudaMemoryType = 2;            // attributes of pointers
+inline constexpr int kCudaMemoryType = 2;  // attributes of pointers
 inline constexpr int kCudaDeviceOrdinal = 9;
-inline constexpr unsigned kCudaMemoryOfDevice = 2;   // values of the first
+inline constexpr unsigned kCudaMemoryOfDevice = 2;  // values of the first
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventBlockingSync = 1;  // who waits for it sleeps
 inline constexpr unsigned kCudaEventWithoutTiming = 2;

@@ -39,7 +39,9 @@ Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
   if (threads_.empty()) PAWL_TRY(start_threads());
   const bool compared = compared_left_ > 0;
   if (source_.gpu != nullptr && source_.gpu->holds_some()) PAWL_TRY(source_.gpu->mark_window());
-  check_.begin(paranoid_ ? UINT32_MAX : compared ? kSummedBucketsMax : kSummedBuckets,
+  check_.begin(paranoid_  ? UINT32_MAX
+               : compared ? kSummedBucketsMax
+                          : kSummedBuckets,
                paranoid_ || compared ? WindowCheck::Gpus::read : WindowCheck::Gpus::skipped);
   opened_at_ = real_clock().now();
   std::lock_guard lock(mutex_);

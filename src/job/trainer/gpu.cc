@@ -57,7 +57,8 @@ Status GpuLane::allocate() {
   PAWL_TRY(gpu_.checked(current.answer(), "use its context"));
   PAWL_TRY(gpu_.checked(driver.stream_create(&stream_, kCudaStreamNonBlocking), "make a stream"));
   for (CudaEvent& end : ends_) {
-    PAWL_TRY(gpu_.checked(driver.event_create(&end, kCudaEventBlockingSync | kCudaEventWithoutTiming), "make an event"));
+    PAWL_TRY(
+        gpu_.checked(driver.event_create(&end, kCudaEventBlockingSync | kCudaEventWithoutTiming), "make an event"));
   }
   void* memory = nullptr;
   PAWL_TRY(gpu_.checked(driver.host_alloc(&memory, kPieces * piece_bytes_, kCudaHostPortable), "pin memory"));
@@ -87,8 +88,9 @@ Status GpuLane::read(std::uint32_t piece, std::span<const GpuRange> ranges) {
   const CudaDriver& driver = gpu_.driver();
   const Current current(driver, gpu_.context());
   for (const GpuRange& range : ranges) {
-    PAWL_TRY(gpu_.checked(driver.copy_to_host(this->piece(piece) + range.offset, address_of(range.device), range.bytes, stream_),
-                          "copy from it"));
+    PAWL_TRY(gpu_.checked(
+        driver.copy_to_host(this->piece(piece) + range.offset, address_of(range.device), range.bytes, stream_),
+        "copy from it"));
   }
   return note_end(piece);
 }
@@ -97,8 +99,9 @@ Status GpuLane::write(std::uint32_t piece, std::span<const GpuRange> ranges) {
   const CudaDriver& driver = gpu_.driver();
   const Current current(driver, gpu_.context());
   for (const GpuRange& range : ranges) {
-    PAWL_TRY(gpu_.checked(driver.copy_to_device(address_of(range.device), this->piece(piece) + range.offset, range.bytes, stream_),
-                          "copy to it"));
+    PAWL_TRY(gpu_.checked(
+        driver.copy_to_device(address_of(range.device), this->piece(piece) + range.offset, range.bytes, stream_),
+        "copy to it"));
   }
   return note_end(piece);
 }
@@ -182,7 +185,8 @@ Status Gpu::mark(CudaEvent event) {
   int capturing = 0;
   PAWL_TRY(checked(driver_->stream_is_capturing(stream_, &capturing), "look at the stream"));
   if (capturing != 0) {
-    return Error{Code::invalid, text("GPU ", number_, ": the trainer's stream is being captured into a CUDA graph: pawl's "
+    return Error{Code::invalid, text("GPU ", number_,
+                                     ": the trainer's stream is being captured into a CUDA graph: pawl's "
                                      "calls belong between replays")};
   }
   return checked(driver_->event_record(event, stream_), "record an event");

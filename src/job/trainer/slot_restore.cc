@@ -1,5 +1,6 @@
 #include "job/trainer/slot_restore.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -17,8 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kLook = 200us;    // less than a few buckets take on the wire
-constexpr Duration kNoNewsMax = 1s;  // pawld is then asked again: another one may be there
+constexpr Duration kLook = 200us;      // less than a few buckets take on the wire
+constexpr std::uint32_t kGpuRun = 16;  // buckets that one thread takes at once: neighbours are one copy to a GPU
+constexpr Duration kNoNewsMax = 1s;    // pawld is then asked again: another one may be there
 
 }  // namespace
 
@@ -32,7 +34,8 @@ class SlotRestore::Way {
     const std::uint32_t sum = slot.buckets()[bucket].crc32c.load(std::memory_order_relaxed);
     const CopyPlan& plan = restore_.plan_;
     if (restore_.gpu_ == nullptr || !restore_.gpu_->holds_some()) {
-      if (scatter(plan.bucket(bucket), default_copy_kernel(), slot.bucket(bucket).data(), restore_.to_) == sum) return {};
+      if (scatter(plan.bucket(bucket), default_copy_kernel(), slot.bucket(bucket).data(), restore_.to_) == sum)
+        return {};
       return Error{Code::corrupt, text("bucket ", bucket, ": checksum differs")};
     }
     if (!writer_) {
@@ -72,6 +75,7 @@ void SlotRestore::copy_what_comes(const Slot& slot, SlotWord filling, const std:
 
 Status SlotRestore::copy_rest(const Slot& slot) {
   const std::uint32_t end = plan_.bucket_count();
+  const std::uint32_t run = gpu_ != nullptr && gpu_->holds_some() ? kGpuRun : 1;
   std::atomic<std::uint32_t> next{next_};
   std::atomic<std::uint32_t> first_bad{end};
   std::mutex failure_mutex;
@@ -84,15 +88,17 @@ Status SlotRestore::copy_rest(const Slot& slot) {
   const auto copy_some = [&](bool tells) {
     Way way(*this);
     while (first_bad.load(std::memory_order_relaxed) == end) {
-      const std::uint32_t bucket = next.fetch_add(1, std::memory_order_relaxed);
-      if (bucket >= end) break;
-      if (Status copied = way.copy(slot, bucket); !copied) {
-        std::uint32_t known = end;
-        while (bucket < known && !first_bad.compare_exchange_weak(known, bucket)) {
+      const std::uint32_t first = next.fetch_add(run, std::memory_order_relaxed);
+      if (first >= end) break;
+      for (std::uint32_t bucket = first; bucket < std::min(first + run, first_bad.load()); ++bucket) {
+        if (Status copied = way.copy(slot, bucket); !copied) {
+          std::uint32_t known = end;
+          while (bucket < known && !first_bad.compare_exchange_weak(known, bucket)) {
+          }
+          note(std::move(copied));
+        } else if (tells) {
+          progress_();
         }
-        note(std::move(copied));
-      } else if (tells) {
-        progress_();
       }
     }
     note(way.finish());
