@@ -11,6 +11,7 @@ import os
 import re
 import time
 
+import harness
 from harness import jobs
 from state_job import StateJobTest
 
