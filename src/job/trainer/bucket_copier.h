@@ -50,8 +50,11 @@ class BucketCopier {
   void copy_until(std::uint32_t end);
   // So many buckets of this window are copied.
   [[nodiscard]] std::uint32_t copied() const { return copied_.load(std::memory_order_relaxed); }
-  // Why the window was cancelled in here: a GPU couldn't be read.
-  [[nodiscard]] const std::optional<std::string>& failure() const { return failure_; }
+  // Why the window was cancelled in here: a GPU couldn't be read. Any thread.
+  [[nodiscard]] std::optional<std::string> failure() const {
+    std::lock_guard lock(failure_mutex_);
+    return failure_;
+  }
 
   // A notice costs both ends a system call and pawld a turn of its loop: by time it is the same at any speed of memory.
   // In so much time a wire gets a few MB.
@@ -75,7 +78,7 @@ class BucketCopier {
   std::atomic<std::uint32_t> next_{0};
   std::atomic<std::uint32_t> copied_{0};
   std::atomic<std::int64_t> notify_at_ns_{0};  // not before
-  std::mutex failure_mutex_;
+  mutable std::mutex failure_mutex_;  // guards what follows
   std::optional<std::string> failure_;
 };
 

@@ -224,7 +224,7 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
 }
 
 void Capture::note_failed_copy() {
-  if (copier_.failure() && window_.why_cancelled.empty()) window_.why_cancelled = *copier_.failure();
+  if (window_.why_cancelled.empty()) window_.why_cancelled = copier_.failure().value_or("");
 }
 
 // Of a window that is compared: once nothing is written any more.
