@@ -91,6 +91,21 @@ bool in_stream_thread() {
   return is_stream_thread;
 }
 
+std::vector<CUcontext>& current_contexts(const Engine& engine) {
+  thread_local uint64_t life = 0;
+  thread_local std::vector<CUcontext> stack;
+  if (life != engine.life) {
+    life = engine.life;
+    stack.clear();
+  }
+  return stack;
+}
+
+CUcontext current_context(const Engine& engine) {
+  const auto& stack = current_contexts(engine);
+  return stack.empty() ? nullptr : stack.back();
+}
+
 // Never destroyed: other threads of a program that ends may still call.
 Engine& Engine::get() {
   static Engine* const engine = [] {

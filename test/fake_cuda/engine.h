@@ -2,7 +2,7 @@
 //
 // One mutex guards everything; an operation's work runs without it. An operation begins when it is the first of its stream
 // and all operations that it comes after are done. Who waits, waits for `changed`.
-// Knows nothing of the driver API's calls and of their errors (fake_cuda.cc).
+// Knows nothing of the driver API's calls and of their errors (cuda_abi.cc), nor of what tests call (fake_cuda.cc).
 #pragma once
 
 #include <condition_variable>
@@ -134,5 +134,7 @@ const std::pair<const uint64_t, Memory>* find_memory(const std::map<uint64_t, Me
                                                      size_t size_bytes);
 
 bool in_stream_thread();
+std::vector<CUcontext>& current_contexts(const Engine& engine);  // of this thread; the last is current
+CUcontext current_context(const Engine& engine);                 // or null
 
 }  // namespace fake_cuda
