@@ -196,8 +196,7 @@ CUresult Engine::wait(Lock& lock, std::vector<std::shared_ptr<Operation>> operat
   ++counters.waits;
   const uint64_t begun_in = life;
   changed.wait(lock, [&] {
-    return life != begun_in || broken != CUDA_SUCCESS ||
-           std::ranges::all_of(operations, [](const auto& operation) { return operation->done; });
+    return life != begun_in || std::ranges::all_of(operations, [](const auto& operation) { return operation->done; });
   });
   return life != begun_in ? CUDA_ERROR_DEINITIALIZED : broken;
 }

@@ -312,6 +312,15 @@ TEST_F(FakeCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   EXPECT_EQ(all[3].stream, other);
 }
 
+TEST_F(FakeCuda, TheDefaultStreamDoesNotWaitForANonBlockingStream) {
+  const CUstream free = stream();
+  fake_cuda_hold_stream(free);
+  EXPECT_EQ(cuMemsetD8Async(device_, 1, 1, free), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoH_v2(host_, device_, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(free), CUDA_ERROR_NOT_READY);
+}
+
 TEST_F(FakeCuda, ACopyTakesItsTimeAndMovesItsBytesAtTheEnd) {
   const CUstream copies = stream();
   fake_cuda_set_copy_rate(kBytes * 10);  // 100 ms
@@ -357,14 +366,25 @@ TEST_F(FakeCuda, AnErrorThatBreaksTheContextStays) {
   EXPECT_EQ(host_[0], 'h');
 }
 
-TEST_F(FakeCuda, ABreakingKernelEndsAWait) {
+TEST_F(FakeCuda, ABreakingKernelEndsEveryWait) {
   const CUstream compute = stream();
+  const CUstream held = stream();
+  fake_cuda_hold_stream(held);
+  EXPECT_EQ(cuMemsetD8Async(device_, 1, 1, held), CUDA_SUCCESS);
+  std::atomic<CUresult> answer = CUDA_SUCCESS;
+  std::thread waiter([&] {
+    cuCtxSetCurrent(context_);
+    answer = cuStreamSynchronize(held);
+  });
+  EXPECT_TRUE(soon([] { return fake_cuda_waits() == 1; }));
+  fake_cuda_stall_operation(2);
   EXPECT_EQ(cuLaunchHostFunc(
                 compute, [](void*) { fake_cuda_break(CUDA_ERROR_LAUNCH_FAILED); }, nullptr),
             CUDA_SUCCESS);
-  fake_cuda_stall_operation(1);
   cuMemsetD8Async(device_, 1, 1, compute);
   EXPECT_EQ(cuStreamSynchronize(compute), CUDA_ERROR_LAUNCH_FAILED);
+  waiter.join();
+  EXPECT_EQ(answer, CUDA_ERROR_LAUNCH_FAILED);
 }
 
 TEST_F(FakeCuda, AStalledOperationEndsWhenItIsReleased) {
