@@ -187,7 +187,7 @@ CUresult free_memory(Call& call, std::map<uint64_t, Memory>& all, uint64_t addre
   if (code != CUDA_SUCCESS || !is_known()) {
     return code != CUDA_SUCCESS ? code : unknown;
   }
-  Engine::free(address, all.at(address));
+  Engine::free(all.at(address));
   all.erase(address);
   return CUDA_SUCCESS;
 }
@@ -448,11 +448,11 @@ CUresult cuEventSynchronize(CUevent handle) {
 
 CUresult cuMemHostAlloc(void** host, size_t size_bytes, unsigned flags) {
   return called(__func__, Needs::kContext, [&](Call& call) -> CUresult {
-    uint64_t address = 0;
-    const CUresult code = size_bytes == 0 ? CUresult{CUDA_ERROR_INVALID_VALUE}
-                                          : call.engine.allocate(call.context, size_bytes, address, false);
-    *host = reinterpret_cast<void*>(address);
-    return code;
+    if (size_bytes == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *host = call.engine.allocate(call.context, size_bytes, false);
+    return *host == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   });
 }
 
@@ -472,7 +472,7 @@ CUresult cuMemHostRegister_v2(void* host, size_t size_bytes, unsigned flags) {
     if (overlaps(call.engine.pinned_memory, address, size_bytes)) {
       return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     }
-    call.engine.pinned_memory[address] = Memory{call.context, size_bytes, nullptr, false};
+    call.engine.pinned_memory[address] = Memory{call.context, size_bytes, host, nullptr, false};
     return CUDA_SUCCESS;
   });
 }
@@ -486,11 +486,11 @@ CUresult cuMemHostUnregister(void* host) {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size_bytes) {
   return called(__func__, Needs::kContext, [&](Call& call) -> CUresult {
-    uint64_t made = 0;
-    const CUresult code = size_bytes == 0 ? CUresult{CUDA_ERROR_INVALID_VALUE}
-                                          : call.engine.allocate(call.context, size_bytes, made, true);
-    *address = made;
-    return code;
+    if (size_bytes == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *address = reinterpret_cast<CUdeviceptr>(call.engine.allocate(call.context, size_bytes, true));
+    return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   });
 }
 

@@ -242,7 +242,7 @@ void Engine::clear(Lock& lock, CUcontext context) {
   for (auto* const all : {&device_memory, &pinned_memory}) {
     std::erase_if(*all, [&](const auto& entry) {
       if (is_cleared(entry.second.context)) {
-        free(entry.first, entry.second);
+        free(entry.second);
         return true;
       }
       return false;
@@ -250,24 +250,24 @@ void Engine::clear(Lock& lock, CUcontext context) {
   }
 }
 
-CUresult Engine::allocate(CUcontext context, size_t size_bytes, uint64_t& address, bool on_device) {
+void* Engine::allocate(CUcontext context, size_t size_bytes, bool on_device) {
   void* const bytes = map(size_bytes, PROT_READ | PROT_WRITE);
-  void* const reserved = on_device ? map(size_bytes, PROT_NONE) : bytes;  // the addresses that nobody can touch
-  if (bytes == nullptr || reserved == nullptr) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  void* const begin = on_device ? map(size_bytes, PROT_NONE) : bytes;  // the addresses that nobody can touch
+  if (bytes == nullptr || begin == nullptr) {
+    return nullptr;
   }
-  address = reinterpret_cast<uint64_t>(reserved);
   auto& all = on_device ? device_memory : pinned_memory;
-  all[address] = Memory{context, size_bytes, on_device ? static_cast<char*>(bytes) : nullptr, true};
-  return CUDA_SUCCESS;
+  all[reinterpret_cast<uint64_t>(begin)] =
+      Memory{context, size_bytes, begin, on_device ? static_cast<char*>(bytes) : nullptr, true};
+  return begin;
 }
 
-void Engine::free(uint64_t address, const Memory& memory) {
+void Engine::free(const Memory& memory) {
   if (memory.bytes != nullptr) {
     munmap(memory.bytes, whole_pages(memory.size_bytes));
   }
   if (memory.ours) {
-    munmap(reinterpret_cast<void*>(address), whole_pages(memory.size_bytes));
+    munmap(memory.begin, whole_pages(memory.size_bytes));
   }
 }
 

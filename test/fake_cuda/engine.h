@@ -37,6 +37,7 @@ struct Operation {
 struct Memory {
   CUcontext context;
   size_t size_bytes;
+  void* begin;
   char* bytes;  // device memory: where they are; else null
   bool ours;    // host memory: allocated here, not only registered
 };
@@ -124,8 +125,8 @@ struct Engine {
   void break_down(CUresult code);
   void clear(Lock& lock, CUcontext context);  // null: all contexts
 
-  CUresult allocate(CUcontext context, size_t size_bytes, uint64_t& address, bool on_device);
-  static void free(uint64_t address, const Memory& memory);
+  void* allocate(CUcontext context, size_t size_bytes, bool on_device);  // null: there is no memory
+  static void free(const Memory& memory);
   char* device_bytes(uint64_t address, size_t size_bytes);  // null unless the whole range is one allocation's
 };
 

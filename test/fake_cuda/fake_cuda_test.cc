@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -168,7 +169,7 @@ TEST_F(FakeCuda, EverythingCanBeDestroyedByHand) {
 TEST_F(FakeCuda, TheProcessorCannotTouchDeviceMemory) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  auto* const address = reinterpret_cast<void*>(device_);
+  auto* const address = std::bit_cast<void*>(device_);
   EXPECT_EQ(write(ends[1], address, 1), -1);  // the kernel's load: what would be SIGSEGV here is EFAULT there
   EXPECT_EQ(errno, EFAULT);
   ASSERT_EQ(write(ends[1], "x", 1), 1);
@@ -233,7 +234,7 @@ TEST_F(FakeCuda, RefusesRangesThatItDoesNotKnow) {
   EXPECT_EQ(cuMemcpyDtoH_v2(host_, device_ + 1, kBytes), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemcpyHtoD_v2(reinterpret_cast<CUdeviceptr>(host_), host_, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemsetD8Async(device_, 0, kBytes + 1, nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuMemcpyDtoH_v2(reinterpret_cast<void*>(device_), device_, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyDtoH_v2(std::bit_cast<void*>(device_), device_, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(fake_cuda_memory(device_ + kBytes), nullptr);
 }
 
@@ -338,11 +339,13 @@ TEST_F(FakeCuda, ACopyTakesItsTime) {
 
 TEST_F(FakeCuda, TheNthCallFails) {
   CUdeviceptr address = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&address, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAlloc_v2(&address, size_t{1} << 62), CUDA_ERROR_OUT_OF_MEMORY);
   fake_cuda_fail_call("cuMemAlloc_v2", 2, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemAlloc_v2(&address, 1), CUDA_SUCCESS);
   EXPECT_EQ(cuMemAlloc_v2(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemAlloc_v2(&address, 1), CUDA_SUCCESS);
-  EXPECT_EQ(fake_cuda_calls("cuMemAlloc_v2"), 4u);  // one is SetUp's
+  EXPECT_EQ(fake_cuda_calls("cuMemAlloc_v2"), 6u);  // one is SetUp's
   EXPECT_EQ(fake_cuda_calls("cuMemsetD8Async"), 0u);
 }
 
