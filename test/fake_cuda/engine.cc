@@ -91,6 +91,21 @@ bool in_stream_thread() {
   return is_stream_thread;
 }
 
+std::vector<CUcontext>& current_contexts(const Engine& engine) {
+  thread_local uint64_t life = 0;
+  thread_local std::vector<CUcontext> stack;
+  if (life != engine.life) {
+    life = engine.life;
+    stack.clear();
+  }
+  return stack;
+}
+
+CUcontext current_context(const Engine& engine) {
+  const auto& stack = current_contexts(engine);
+  return stack.empty() ? nullptr : stack.back();
+}
+
 // Never destroyed: other threads of a program that ends may still call.
 Engine& Engine::get() {
   static Engine* const engine = [] {
@@ -181,8 +196,7 @@ CUresult Engine::wait(Lock& lock, std::vector<std::shared_ptr<Operation>> operat
   ++counters.waits;
   const uint64_t begun_in = life;
   changed.wait(lock, [&] {
-    return life != begun_in || broken != CUDA_SUCCESS ||
-           std::ranges::all_of(operations, [](const auto& operation) { return operation->done; });
+    return life != begun_in || std::ranges::all_of(operations, [](const auto& operation) { return operation->done; });
   });
   return life != begun_in ? CUDA_ERROR_DEINITIALIZED : broken;
 }
@@ -228,7 +242,7 @@ void Engine::clear(Lock& lock, CUcontext context) {
   for (auto* const all : {&device_memory, &pinned_memory}) {
     std::erase_if(*all, [&](const auto& entry) {
       if (is_cleared(entry.second.context)) {
-        free(entry.first, entry.second);
+        free(entry.second);
         return true;
       }
       return false;
@@ -236,24 +250,24 @@ void Engine::clear(Lock& lock, CUcontext context) {
   }
 }
 
-CUresult Engine::allocate(CUcontext context, size_t size_bytes, uint64_t& address, bool on_device) {
+void* Engine::allocate(CUcontext context, size_t size_bytes, bool on_device) {
   void* const bytes = map(size_bytes, PROT_READ | PROT_WRITE);
-  void* const reserved = on_device ? map(size_bytes, PROT_NONE) : bytes;  // the addresses that nobody can touch
-  if (bytes == nullptr || reserved == nullptr) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  void* const begin = on_device ? map(size_bytes, PROT_NONE) : bytes;  // the addresses that nobody can touch
+  if (bytes == nullptr || begin == nullptr) {
+    return nullptr;
   }
-  address = reinterpret_cast<uint64_t>(reserved);
   auto& all = on_device ? device_memory : pinned_memory;
-  all[address] = Memory{context, size_bytes, on_device ? static_cast<char*>(bytes) : nullptr, true};
-  return CUDA_SUCCESS;
+  all[reinterpret_cast<uint64_t>(begin)] =
+      Memory{context, size_bytes, begin, on_device ? static_cast<char*>(bytes) : nullptr, true};
+  return begin;
 }
 
-void Engine::free(uint64_t address, const Memory& memory) {
+void Engine::free(const Memory& memory) {
   if (memory.bytes != nullptr) {
     munmap(memory.bytes, whole_pages(memory.size_bytes));
   }
   if (memory.ours) {
-    munmap(reinterpret_cast<void*>(address), whole_pages(memory.size_bytes));
+    munmap(memory.begin, whole_pages(memory.size_bytes));
   }
 }
 

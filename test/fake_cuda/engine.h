@@ -2,7 +2,7 @@
 //
 // One mutex guards everything; an operation's work runs without it. An operation begins when it is the first of its stream
 // and all operations that it comes after are done. Who waits, waits for `changed`.
-// Knows nothing of the driver API's calls and of their errors (fake_cuda.cc).
+// Knows nothing of the driver API's calls and of their errors (cuda_abi.cc), nor of what tests call (fake_cuda.cc).
 #pragma once
 
 #include <condition_variable>
@@ -37,6 +37,7 @@ struct Operation {
 struct Memory {
   CUcontext context;
   size_t size_bytes;
+  void* begin;
   char* bytes;  // device memory: where they are; else null
   bool ours;    // host memory: allocated here, not only registered
 };
@@ -124,8 +125,8 @@ struct Engine {
   void break_down(CUresult code);
   void clear(Lock& lock, CUcontext context);  // null: all contexts
 
-  CUresult allocate(CUcontext context, size_t size_bytes, uint64_t& address, bool on_device);
-  static void free(uint64_t address, const Memory& memory);
+  void* allocate(CUcontext context, size_t size_bytes, bool on_device);  // null: there is no memory
+  static void free(const Memory& memory);
   char* device_bytes(uint64_t address, size_t size_bytes);  // null unless the whole range is one allocation's
 };
 
@@ -134,5 +135,7 @@ const std::pair<const uint64_t, Memory>* find_memory(const std::map<uint64_t, Me
                                                      size_t size_bytes);
 
 bool in_stream_thread();
+std::vector<CUcontext>& current_contexts(const Engine& engine);  // of this thread; the last is current
+CUcontext current_context(const Engine& engine);                 // or null
 
 }  // namespace fake_cuda

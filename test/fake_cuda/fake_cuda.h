@@ -28,7 +28,8 @@ void fake_cuda_release_stream(void* stream);
 void fake_cuda_set_capturing(void* stream, int capturing);  // as if a graph were captured from it
 
 // The nth call of the function with that exported name ("cuMemAlloc_v2") does nothing and answers `code`. A code that breaks
-// a real context (700, 719, ...) is answered by every later call, and what is in streams is dropped.
+// a real context (700, 719, ...) is answered by every later call but cuInit, cuDriverGetVersion and those that name an error,
+// on all devices, and what is in streams is dropped.
 void fake_cuda_fail_call(const char* name, uint64_t nth, int code);
 void fake_cuda_break(int code);  // as if the device had just reported this error
 // The nth operation that enters a stream begins in its turn, and does not end until all are released.

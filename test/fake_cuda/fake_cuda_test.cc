@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -168,7 +169,7 @@ TEST_F(FakeCuda, EverythingCanBeDestroyedByHand) {
 TEST_F(FakeCuda, TheProcessorCannotTouchDeviceMemory) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  auto* const address = reinterpret_cast<void*>(device_);
+  auto* const address = std::bit_cast<void*>(device_);
   EXPECT_EQ(write(ends[1], address, 1), -1);  // the kernel's load: what would be SIGSEGV here is EFAULT there
   EXPECT_EQ(errno, EFAULT);
   ASSERT_EQ(write(ends[1], "x", 1), 1);
@@ -222,6 +223,7 @@ TEST_F(FakeCuda, CopiesOfPageableMemoryAreSynchronousAndCounted) {
   EXPECT_EQ(memory(device_)[kBytes - 1], 'p');
   EXPECT_EQ(fake_cuda_pageable_copies(), 1u);
   EXPECT_EQ(fake_cuda_waits(), 1u);
+  fake_cuda_hold_stream(copies);
   EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, device_, kBytes, copies), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamQuery(copies), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(fake_cuda_pageable_copies(), 1u);
@@ -232,7 +234,7 @@ TEST_F(FakeCuda, RefusesRangesThatItDoesNotKnow) {
   EXPECT_EQ(cuMemcpyDtoH_v2(host_, device_ + 1, kBytes), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemcpyHtoD_v2(reinterpret_cast<CUdeviceptr>(host_), host_, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemsetD8Async(device_, 0, kBytes + 1, nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuMemcpyDtoH_v2(reinterpret_cast<void*>(device_), device_, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyDtoH_v2(std::bit_cast<void*>(device_), device_, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(fake_cuda_memory(device_ + kBytes), nullptr);
 }
 
@@ -312,13 +314,20 @@ TEST_F(FakeCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   EXPECT_EQ(all[3].stream, other);
 }
 
-TEST_F(FakeCuda, ACopyTakesItsTimeAndMovesItsBytesAtTheEnd) {
+TEST_F(FakeCuda, TheDefaultStreamDoesNotWaitForANonBlockingStream) {
+  const CUstream free = stream();
+  fake_cuda_hold_stream(free);
+  EXPECT_EQ(cuMemsetD8Async(device_, 1, 1, free), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoH_v2(host_, device_, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(free), CUDA_ERROR_NOT_READY);
+}
+
+TEST_F(FakeCuda, ACopyTakesItsTime) {
   const CUstream copies = stream();
   fake_cuda_set_copy_rate(kBytes * 10);  // 100 ms
   memory(device_)[0] = 'd';
-  host_[0] = 'h';
   EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, device_, kBytes, copies), CUDA_SUCCESS);
-  EXPECT_EQ(host_[0], 'h');
   EXPECT_EQ(cuStreamSynchronize(copies), CUDA_SUCCESS);
   EXPECT_EQ(host_[0], 'd');
   const auto all = operations();
@@ -330,11 +339,13 @@ TEST_F(FakeCuda, ACopyTakesItsTimeAndMovesItsBytesAtTheEnd) {
 
 TEST_F(FakeCuda, TheNthCallFails) {
   CUdeviceptr address = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&address, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAlloc_v2(&address, size_t{1} << 62), CUDA_ERROR_OUT_OF_MEMORY);
   fake_cuda_fail_call("cuMemAlloc_v2", 2, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemAlloc_v2(&address, 1), CUDA_SUCCESS);
   EXPECT_EQ(cuMemAlloc_v2(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemAlloc_v2(&address, 1), CUDA_SUCCESS);
-  EXPECT_EQ(fake_cuda_calls("cuMemAlloc_v2"), 4u);  // one is SetUp's
+  EXPECT_EQ(fake_cuda_calls("cuMemAlloc_v2"), 6u);  // one is SetUp's
   EXPECT_EQ(fake_cuda_calls("cuMemsetD8Async"), 0u);
 }
 
@@ -357,17 +368,28 @@ TEST_F(FakeCuda, AnErrorThatBreaksTheContextStays) {
   EXPECT_EQ(host_[0], 'h');
 }
 
-TEST_F(FakeCuda, ABreakingKernelEndsAWait) {
+TEST_F(FakeCuda, ABreakingKernelEndsEveryWait) {
   const CUstream compute = stream();
+  const CUstream held = stream();
+  fake_cuda_hold_stream(held);
+  EXPECT_EQ(cuMemsetD8Async(device_, 1, 1, held), CUDA_SUCCESS);
+  std::atomic<CUresult> answer = CUDA_SUCCESS;
+  std::thread waiter([&] {
+    cuCtxSetCurrent(context_);
+    answer = cuStreamSynchronize(held);
+  });
+  EXPECT_TRUE(soon([] { return fake_cuda_waits() == 1; }));
+  fake_cuda_stall_operation(2);
   EXPECT_EQ(cuLaunchHostFunc(
                 compute, [](void*) { fake_cuda_break(CUDA_ERROR_LAUNCH_FAILED); }, nullptr),
             CUDA_SUCCESS);
-  fake_cuda_stall_operation(1);
   cuMemsetD8Async(device_, 1, 1, compute);
   EXPECT_EQ(cuStreamSynchronize(compute), CUDA_ERROR_LAUNCH_FAILED);
+  waiter.join();
+  EXPECT_EQ(answer, CUDA_ERROR_LAUNCH_FAILED);
 }
 
-TEST_F(FakeCuda, AStalledOperationEndsWhenItIsReleased) {
+TEST_F(FakeCuda, AStalledCopyMovesItsBytesWhenItIsReleased) {
   const CUstream copies = stream();
   host_[1] = host_[2] = 'h';
   memory(device_)[1] = memory(device_)[2] = 'd';
