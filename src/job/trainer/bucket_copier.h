@@ -78,7 +78,7 @@ class BucketCopier {
   std::atomic<std::uint32_t> next_{0};
   std::atomic<std::uint32_t> copied_{0};
   std::atomic<std::int64_t> notify_at_ns_{0};  // not before
-  mutable std::mutex failure_mutex_;  // guards what follows
+  mutable std::mutex failure_mutex_;           // guards what follows
   std::optional<std::string> failure_;
 };
 
