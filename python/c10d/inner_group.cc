@@ -1,5 +1,7 @@
 #include "inner_group.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -29,6 +31,8 @@ constexpr bool kHasTimeout = requires(Backend& backend, std::chrono::millisecond
 
 struct Makers {
   py::object device, gloo, nccl;
+  int gpu = 0;
+  [[nodiscard]] bool has_nccl() const { return nccl.ptr() != nullptr && nccl.ptr() != Py_None; }
 };
 Makers* makers = nullptr;  // never freed: Python may be gone when the process ends
 
@@ -67,7 +71,7 @@ BackendPointer build(const InnerOrder& order, Making& making) {
   const py::gil_scoped_acquire python;
   try {
     py::object group;
-    if (order.device == at::kCPU) {
+    if (!order.on_device) {
       const std::set<int> before = WatchedSockets::event_loops();
       const py::object device = makers->device(order.address);
       {
@@ -91,20 +95,85 @@ void set_timeout(Backend& backend, std::chrono::milliseconds timeout) {
   if constexpr (kHasTimeout<Backend>) backend.setTimeout(timeout);
 }
 
+// In older versions of torch only Python knows of these.
+[[maybe_unused]] void call(::c10d::Backend* backend, std::initializer_list<const char*> names) {
+  const py::gil_scoped_acquire python;
+  try {
+    const py::object object = py::cast(BackendPointer::reclaim_copy(backend));
+    for (const char* name : names) {
+      if (!py::hasattr(object, name)) continue;
+      object.attr(name)();
+      return;
+    }
+  } catch (const py::error_already_set& error) {
+    throw std::runtime_error(sentence_of(error.what()));
+  }
+}
+
 template <class Backend>
-void abort(Backend& backend) {
-  if constexpr (requires { backend.abort(); }) backend.abort();
+DeviceGroup::Ends ends_of(Backend* backend) {
+  DeviceGroup::Ends ends;
+  if constexpr (requires { backend->abort(); }) {
+    ends.abort = [backend] { backend->abort(); };
+  } else {
+    ends.abort = [backend] { call(backend, {"abort", "_abort"}); };
+  }
+  if constexpr (requires { backend->shutdown(); }) {
+    ends.shutdown = [backend] { backend->shutdown(); };
+  } else {
+    ends.shutdown = [backend] { call(backend, {"shutdown", "_shutdown"}); };
+  }
+  return ends;
+}
+
+at::Device job_device() {
+  return makers->gpu < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(makers->gpu));
+}
+
+// All ranks have come here, so that none of them waits in NCCL for one that never comes.
+void meet(const InnerOrder& order) {
+  if (order.store->add("arrived", 1) == order.size) order.store->set("all", std::vector<std::uint8_t>{1});
+  order.store->wait({"all"});
+}
+
+bool still_open(std::uint64_t generation) {
+  const Generation::State state = Generation::current().state();
+  return state.mode == Mode::open && state.number == generation;
+}
+
+// NCCL connects with the first collective. (torch's own eager connection would send single messages of all pairs of ranks
+// one after the other, which may block where it doesn't without pawl.)
+void connect_by_collective(const InnerOrder& order, ::c10d::Backend& backend, at::Device device) {
+  const c10::DeviceGuard guard(device);
+  Tensors tensors{at::zeros({1}, at::TensorOptions().device(device))};
+  const WorkPointer work = backend.allreduce(tensors, ::c10d::AllreduceOptions());
+  while (work && !work->isCompleted()) {
+    if (!still_open(order.generation)) throw std::runtime_error("the generation is over");
+    if (Clock::now() > order.deadline) throw std::runtime_error("a peer did not connect to NCCL in time");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (const std::exception_ptr error = work ? work->exception() : nullptr) std::rethrow_exception(error);
+}
+
+std::shared_ptr<DeviceGroup> connect_device(const InnerOrder& order, const BackendPointer& backend) {
+  if (!order.on_device) return nullptr;
+  meet(order);
+  connect_by_collective(order, *backend, job_device());
+  return std::make_shared<DeviceGroup>(backend, job_device(), ends_of(backend.get()));
 }
 
 void run(const InnerOrder& order, const std::shared_ptr<Making>& making) {
   BackendPointer backend;
+  std::shared_ptr<DeviceGroup> device;
   std::string why;
   try {
     backend = build(order, *making);
     set_timeout(*backend, order.timeout);
+    device = connect_device(order, backend);
   } catch (const std::exception& error) {
     why = sentence_of(error.what());
   }
+  if (!why.empty()) backend.reset();
   {
     std::lock_guard lock(making->mutex);
     if (!making->left_behind) {
@@ -114,19 +183,16 @@ void run(const InnerOrder& order, const std::shared_ptr<Making>& making) {
         making->group.connections = std::make_shared<Connections>(*sockets);
       }
       making->group.backend = std::move(backend);
+      making->group.device = std::move(device);
       making->why = why;
       making->done = true;
       making->changed.notify_all();
     }
   }
   backend.reset();
+  if (device) device->abort();
   std::lock_guard lock(all_making_mutex);
   all_making.remove(making);
-}
-
-bool still_open(std::uint64_t generation) {
-  const Generation::State state = Generation::current().state();
-  return state.mode == Mode::open && state.number == generation;
 }
 
 std::string why_left(const InnerOrder& order) {
@@ -148,18 +214,21 @@ std::string Connections::lost() const {
 
 void InnerGroup::interrupt() const {
   if (sockets) sockets->shut_down();
-  if (!sockets && backend) abort(*backend);
 }
 
-void set_makers(py::object device, py::object gloo, py::object nccl) {
+void set_makers(py::object device, py::object gloo, py::object nccl, int gpu) {
   if (makers == nullptr) makers = new Makers;
-  *makers = {std::move(device), std::move(gloo), std::move(nccl)};
+  *makers = {std::move(device), std::move(gloo), std::move(nccl), gpu};
 }
 
-std::vector<at::DeviceType> made_devices() {
+bool goes_to_device(at::DeviceType type) {
+  return type != at::kCPU || (makers != nullptr && makers->has_nccl() && makers->gpu < 0);
+}
+
+std::vector<bool> made_kinds() {
   if (makers == nullptr) return {};
-  if (makers->nccl.ptr() == nullptr || makers->nccl.ptr() == Py_None) return {at::kCPU};
-  return {at::kCPU, at::kCUDA};
+  if (!makers->has_nccl()) return {false};
+  return {false, true};
 }
 
 InnerAnswer make_inner_group(const InnerOrder& order) {

@@ -5,6 +5,8 @@
 // waits for that thread, for the deadline, or for the generation to fail, whichever is first. A thread that is left
 // behind ends by itself, at the latest at the deadline: its sockets are shut down, its store's calls are cancelled.
 // (In PyTorch 2.8 and before, one that waits for a peer that never connects ends after five times the group's timeout.)
+// NCCL connects when it is made, too. Nothing ends it while it does, so all ranks meet at the store first: only if one
+// dies in the moment after that, the thread stays with it.
 //
 // Threads: make from any thread that does not hold Python's lock; interrupt from any thread.
 #pragma once
@@ -16,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "device_group.h"
 #include "sockets.h"
 #include "torch_headers.h"
 
@@ -39,14 +42,15 @@ struct InnerGroup {
   BackendPointer backend;
   std::optional<WatchedSockets> sockets;     // none with NCCL, which is aborted instead
   std::shared_ptr<Connections> connections;  // of a gloo group that has connected all its peers; else null
+  std::shared_ptr<DeviceGroup> device;       // of a NCCL group; else null
 
-  // Ends what blocks in it, for good. Any thread.
+  // Ends what blocks in gloo, for good. Any thread.
   void interrupt() const;
 };
 
 struct InnerOrder {
-  at::DeviceType device = at::kCPU;  // of the tensors
-  StorePointer store;                // with the group's own prefix
+  bool on_device = false;  // of CUDA tensors
+  StorePointer store;      // with the group's own prefix
   int rank = 0;
   int size = 1;
   std::string address;                             // of this node; gloo binds to it
@@ -63,10 +67,13 @@ struct InnerAnswer {
 
 // Python's constructors, called with the interpreter lock held:
 //   device(address) -> gloo device;  gloo(device, store, rank, size, seconds) -> Backend
-//   nccl(store, rank, size, seconds) -> Backend, or None where torch has no NCCL or the machine no GPU
-void set_makers(py::object device, py::object gloo, py::object nccl);
-// Device types that inner groups are made for.
-std::vector<at::DeviceType> made_devices();
+//   nccl(store, rank, size, seconds) -> Backend, or None where torch has no NCCL or the job no GPU
+// `gpu`: the index of the job's. A test without one gives -1: tensors on the CPU then go the way of those on it.
+void set_makers(py::object device, py::object gloo, py::object nccl, int gpu);
+// Whether a tensor on that type of device goes to the NCCL group.
+bool goes_to_device(at::DeviceType type);
+// The kinds of inner groups that are made, by InnerOrder::on_device.
+std::vector<bool> made_kinds();
 
 InnerAnswer make_inner_group(const InnerOrder& order);
 // Ends the wait of everyone in make_inner_group whose generation has failed. Any thread.

@@ -32,7 +32,7 @@ void MakingStore::wait(const std::vector<std::string>& keys) {
       if (state.mode != Mode::open || state.number != generation_) throw;
       // An error that did not take the slice is no timeout: the store itself has failed.
       if (Clock::now() - began < kMakingSlice / 2) throw;
-      if (Clock::now() < deadline_) continue;
+      if (made_ || Clock::now() < deadline_) continue;
     }
     C10_THROW_ERROR(DistStoreError, "a peer did not publish its address in time (key " + keys.front() + ")");
   }

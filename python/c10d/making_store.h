@@ -1,9 +1,12 @@
 // MakingStore: the store that an inner group sees while it is made. Its waits last until the deadline of the making,
-// whatever timeout they are called with, and end at once when the generation is no longer the open one.
+// whatever timeout they are called with, and end at once when the generation is no longer the open one. Once the group is
+// made there is no deadline: NCCL makes a communicator for two ranks when one first sends something to the other.
 //
 // So the timeout that gloo's constructor is given can be short (gloo waits five times as long for a connection), and a
 // thread that is left behind soon ends, over any store. Everything else goes to the store below.
 #pragma once
+
+#include <atomic>
 
 #include "torch_headers.h"
 
@@ -17,6 +20,8 @@ class MakingStore final : public ::c10d::Store {
 
   MakingStore(StorePointer below, std::uint64_t generation, std::chrono::steady_clock::time_point deadline)
       : below_(std::move(below)), generation_(generation), deadline_(deadline) {}
+
+  void set_made() { made_ = true; }
 
   // Not in every supported version of torch.
   c10::intrusive_ptr<::c10d::Store> clone() { return c10::make_intrusive<MakingStore>(below_, generation_, deadline_); }
@@ -42,6 +47,7 @@ class MakingStore final : public ::c10d::Store {
   const StorePointer below_;
   const std::uint64_t generation_;
   const std::chrono::steady_clock::time_point deadline_;
+  std::atomic<bool> made_{false};
 };
 
 }  // namespace pawl

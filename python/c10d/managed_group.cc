@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device_work.h"
 #include "draining_work.h"
 #include "forked.h"
 #include "generation.h"
@@ -25,15 +26,21 @@ at::DeviceType device_of(const Tensors& tensors) {
   return tensors.empty() ? at::kCPU : tensors[0].device().type();
 }
 
+// Whose barrier it is: with NCCL it also waits for what the device does.
+template <class Options>
+at::DeviceType device_of(const Options& options) {
+  if (!options.device_ids.empty()) return at::kCUDA;
+  if constexpr (requires { options.device.has_value(); }) {
+    if (options.device.has_value()) return options.device->type();
+  }
+  return at::kCPU;
+}
+
 // Torch 2.6 doesn't ask its backends; only NCCL coalesces there.
 template <class Inner>
 bool coalesces(const Inner& backend) {
   if constexpr (requires { backend.supportsCoalescing(); }) return backend.supportsCoalescing();
   return false;
-}
-
-std::size_t place_of(at::DeviceType device) {
-  return device == at::kCPU ? 0 : 1;
 }
 
 // Runs of consecutive ranks, as 0-3,6,8-9.
@@ -83,9 +90,9 @@ std::optional<std::string> ManagedGroup::connect(InnerOrder order) {
   order.size = size_;
   const std::string prefix = std::to_string(order.generation) + '/' + ranks_ + '/' + std::to_string(occurrence_) + '/';
   const auto store = c10::make_intrusive<MakingStore>(order.store, order.generation, order.deadline);
-  for (const at::DeviceType device : made_devices()) {
-    order.device = device;
-    order.store = c10::make_intrusive<::c10d::PrefixStore>(prefix + (device == at::kCPU ? "cpu" : "cuda"), store);
+  for (const bool on_device : made_kinds()) {
+    order.on_device = on_device;
+    order.store = c10::make_intrusive<::c10d::PrefixStore>(prefix + (on_device ? "cuda" : "cpu"), store);
     {
       std::lock_guard lock(mutex_);
       if (destroyed_) return std::nullopt;
@@ -94,8 +101,9 @@ std::optional<std::string> ManagedGroup::connect(InnerOrder order) {
     InnerAnswer answer = make_inner_group(order);
     if (!answer.group) return "the group of ranks " + ranks_ + " could not be made: " + answer.why;
     std::lock_guard lock(mutex_);
-    inner_[place_of(device)] = std::move(answer.group);
+    inner_[on_device ? 1 : 0] = std::move(answer.group);
   }
+  store->set_made();
   return std::nullopt;
 }
 
@@ -113,7 +121,14 @@ void ManagedGroup::disconnect() {
   // Ending gloo waits for its threads, and those may want Python's lock for a callback.
   std::optional<py::gil_scoped_release> unlocked;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) unlocked.emplace();
+  const std::shared_ptr<DeviceGroup> device = dropped[1] ? dropped[1]->device : nullptr;
   dropped = {};
+  if (!device) return;
+  device->shutdown();  // unless it is aborted already
+  if (!device->await_freed()) {
+    std::fprintf(stderr, "pawl: NCCL has not ended the group of ranks %s within %lld s: it is left behind\n",
+                 ranks_.c_str(), static_cast<long long>(DeviceGroup::kEndMax.count()));
+  }
 }
 
 void ManagedGroup::keep_inner() {
@@ -122,18 +137,19 @@ void ManagedGroup::keep_inner() {
   }
 }
 
-void ManagedGroup::interrupt() {
+std::shared_ptr<DeviceGroup> ManagedGroup::interrupt() {
   // Under the lock, since no reference may be taken here: a thread of the inner group that dropped the last one would
   // wait for its own end.
   std::lock_guard lock(mutex_);
   for (const auto& group : inner_) {
     if (group) group->interrupt();
   }
+  return inner_[1] ? inner_[1]->device : nullptr;
 }
 
-InnerGroup ManagedGroup::inner(at::DeviceType device) const {
+InnerGroup ManagedGroup::inner(bool on_device) const {
   std::lock_guard lock(mutex_);
-  const auto& group = inner_[place_of(device)];
+  const auto& group = inner_[on_device ? 1 : 0];
   return group ? *group : InnerGroup();
 }
 
@@ -143,7 +159,7 @@ std::chrono::milliseconds ManagedGroup::timeout() const {
 }
 
 InnerGroup ManagedGroup::inner_or_throw(const Collective& collective) const {
-  InnerGroup group = inner(collective.device);
+  InnerGroup group = inner(goes_to_device(collective.device));
   if (group.backend) return group;
   std::lock_guard lock(mutex_);
   TORCH_CHECK(!destroyed_, "pawl: ", collective.name, " on a group that was destroyed");
@@ -174,16 +190,20 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
   TORCH_CHECK(state.mode == Mode::open, "pawl: ", collective.name,
               " before the groups were connected: collectives work between pawl.init() and the end of the job");
   const InnerGroup group = inner_or_throw(collective);
+  const DeviceGroup::Use use(group.device.get());
+  if (!use) return drained();
   const auto lost = [&group] { return group.connections ? group.connections->lost() : std::string(); };
   try {
     report_before_collective();
     WorkPointer work = issue(*group.backend);
     report_waiting();
+    if (group.device) return pending(std::move(work), collective, state.number, group.device, place);
     const DrainingWork::Issue about{collective.type, collective.name,   state.number, other_rank(),
                                     timeout(),       group.connections, place};
     auto draining = c10::make_intrusive<DrainingWork>(std::move(work), about, std::move(collective.outputs),
                                                       std::move(collective.received));
     OutstandingWorks::all().add(draining);
+    if (const auto device = device_group(); device && device->is_coalescing()) device->add_coalesced(draining);
     return draining;
   } catch (const c10::DistError& error) {
     Generation::current().fail(state.number, collective.name, error.what_without_backtrace(), lost());
@@ -194,6 +214,19 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
     Generation::current().fail(state.number, collective.name, error.what(), lost());
   }
   return drained();
+}
+
+WorkPointer ManagedGroup::pending(WorkPointer work, Collective& collective, std::uint64_t generation,
+                                  const std::shared_ptr<DeviceGroup>& group,
+                                  const std::optional<BuildLog::Place>& place) {
+  if (group->is_coalescing()) {  // NCCL has kept it for the end, where one work stands for all
+    return c10::make_intrusive<LocalWork>(collective.type, std::move(collective.outputs), other_rank());
+  }
+  const auto known = std::make_shared<PendingWork>(
+      work, DeviceIssue{collective.type, collective.name, generation, other_rank(), group, place}, collective.outputs);
+  DeviceWorks::all().add(known);
+  if (!work) known->ordered();  // it is in the current stream
+  return c10::make_intrusive<DeviceWork>(std::move(work), known, std::move(collective.outputs));
 }
 
 WorkPointer ManagedGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
@@ -342,9 +375,8 @@ WorkPointer ManagedGroup::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPointer ManagedGroup::barrier(const ::c10d::BarrierOptions& options) {
-  const at::DeviceType device = options.device_ids.empty() ? at::kCPU : at::kCUDA;
   return run(
-      {OpType::BARRIER, "barrier", device, {}, {}, Results::none},
+      {OpType::BARRIER, "barrier", device_of(options), {}, {}, Results::none},
       [&](Backend& inner) { return inner.barrier(options); }, [] {});
 }
 
@@ -364,30 +396,44 @@ void ManagedGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool 
 }
 
 bool ManagedGroup::supportsCoalescing() const {
-  const BackendPointer backend = inner(at::kCUDA).backend;
+  const BackendPointer backend = inner(true).backend;
   return backend && coalesces(*backend);
 }
 
 void ManagedGroup::startCoalescing() {
   if (Generation::current().state().mode != Mode::open) return;
-  const BackendPointer backend = inner(at::kCUDA).backend;
-  TORCH_CHECK(backend, "pawl: coalescing needs NCCL: the CPU's backend has none");
-  backend->startCoalescing();
+  const auto device = device_group();
+  TORCH_CHECK(device, "pawl: coalescing needs NCCL: the CPU's backend has none");
+  device->start_coalescing();
 }
 
 WorkPointer ManagedGroup::endCoalescing() {
+  const auto device = device_group();
+  WorkPointer work;
+  try {
+    // Also in a generation that has failed: NCCL counts calls of begin and end.
+    if (device) work = device->end_coalescing();
+  } catch (const std::exception& error) {
+    const Generation::State state = Generation::current().state();
+    Generation::current().fail(state.number, "coalesced collectives", error.what());
+  }
+  const bool is_done = !work;
   return run(
-      {OpType::COALESCED, "coalesced collectives", at::kCUDA, {}, {}, Results::none},
-      [](Backend& inner) { return inner.endCoalescing(); }, [] {});
+      {OpType::COALESCED, "coalesced collectives", is_done ? at::kCPU : at::kCUDA, {}, {}, Results::none},
+      [&](Backend&) -> WorkPointer {
+        if (is_done) return c10::make_intrusive<LocalWork>(OpType::COALESCED, Tensors(), other_rank());
+        return std::move(work);
+      },
+      [] {});
 }
 
 uint64_t ManagedGroup::getSequenceNumberForGroup() {
-  const BackendPointer backend = inner(at::kCPU).backend;
+  const BackendPointer backend = inner(false).backend;
   return backend ? backend->getSequenceNumberForGroup() : 0;
 }
 
-void ManagedGroup::eagerConnectSingleDevice(at::Device device) {
-  if (const BackendPointer backend = inner(device.type()).backend) backend->eagerConnectSingleDevice(device);
+void ManagedGroup::eagerConnectSingleDevice(at::Device) {
+  // Each inner group is connected when it is made.
 }
 
 c10::intrusive_ptr<ManagedGroup::Options> ManagedGroup::getBackendOptions() {
@@ -458,24 +504,41 @@ std::optional<std::string> Groups::open(std::uint64_t generation, StorePointer s
 
 void Groups::close() {
   if (forked()) return;  // a lock may be held there by a thread that only the parent has
-  const bool cut_off = Generation::current().state().mode == Mode::draining || OutstandingWorks::all().count() > 0;
+  const bool cut_off = Generation::current().state().mode == Mode::draining || OutstandingWorks::all().count() > 0 ||
+                       DeviceWorks::all().count() > 0;
   Generation::current().close();
   if (cut_off) {
     interrupt_all();
     OutstandingWorks::all().wait_all();
   }
+  DeviceWorks::all().forget();
   for (const auto& group : living()) group->disconnect();
   std::lock_guard lock(mutex_);
   order_.store.reset();
 }
 
 void Groups::interrupt_all() {
+  std::vector<std::shared_ptr<DeviceGroup>> devices;
   {
     std::lock_guard lock(mutex_);  // keeps them alive: a group leaves before it is freed
-    for (const Entry& entry : entries_) entry.group->interrupt();
+    for (const Entry& entry : entries_) {
+      if (auto device = entry.group->interrupt()) devices.push_back(std::move(device));
+    }
   }
   interrupt_making();
   OutstandingWorks::all().abort_point_to_point();
+  for (const auto& device : devices) device->abort();  // each on a thread of its own
+}
+
+void Groups::look() {
+  const Generation::State state = Generation::current().state();
+  if (state.mode != Mode::open) return;
+  for (const auto& group : living()) {
+    const auto device = group->device_group();
+    const auto error = device ? device->error() : std::nullopt;
+    if (error)
+      Generation::current().fail(state.number, "NCCL, the group of ranks " + group->ranks_text() + ": " + *error);
+  }
 }
 
 void Groups::join(const c10::intrusive_ptr<ManagedGroup>& group) {

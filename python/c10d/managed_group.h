@@ -40,7 +40,9 @@ class ManagedGroup final : public ::c10d::Backend {
   // affair); the sentence is why they could not be made.
   std::optional<std::string> connect(InnerOrder order);
   void disconnect();
-  void interrupt();
+  // Cuts gloo off. NCCL's group, if there is one, is left to the caller to be aborted, without any lock.
+  std::shared_ptr<DeviceGroup> interrupt();
+  [[nodiscard]] std::shared_ptr<DeviceGroup> device_group() const { return inner(true).device; }
 
   const std::string getBackendName() const override { return "pawl"; }
   WorkPointer broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
@@ -93,7 +95,7 @@ class ManagedGroup final : public ::c10d::Backend {
   struct Collective {
     ::c10d::OpType type;
     const char* name;
-    at::DeviceType device;
+    at::DeviceType device;  // of its tensors
     Tensors outputs;
     Tensors received;  // those of the outputs that hold nothing of this rank
     Results results = Results::shared;
@@ -101,8 +103,10 @@ class ManagedGroup final : public ::c10d::Backend {
   // `issue`: on the inner backend. `local`: what loopback does instead.
   template <class Issue, class Local>
   WorkPointer run(Collective collective, Issue issue, Local local);
-  void keep_inner();                                            // for ever, since its end would wait for threads
-  [[nodiscard]] InnerGroup inner(at::DeviceType device) const;  // empty: there is none
+  void keep_inner();  // for ever, since its end would wait for threads
+  WorkPointer pending(WorkPointer work, Collective& collective, std::uint64_t generation,
+                      const std::shared_ptr<DeviceGroup>& group, const std::optional<BuildLog::Place>& place);
+  [[nodiscard]] InnerGroup inner(bool on_device) const;  // empty: there is none
   [[nodiscard]] InnerGroup inner_or_throw(const Collective& collective) const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
   [[nodiscard]] int other_rank() const { return (rank_ + 1) % size_; }
@@ -128,6 +132,8 @@ class Groups {
   // Drops them: those of a generation that fails, or that still works on something, are cut off first.
   void close();
   void interrupt_all();
+  // Now and then, in any thread: whether NCCL has found an error that nobody waits for.
+  void look();
 
   void join(const c10::intrusive_ptr<ManagedGroup>& group);
   void leave(const ManagedGroup* group);

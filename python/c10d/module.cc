@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "build_log.h"
+#include "device_work.h"
 #include "draining_work.h"
 #include "forked.h"
 #include "generation.h"
@@ -31,6 +32,11 @@ void use_library(const std::optional<std::string>& path, std::uintptr_t handle) 
 
 void fail_generation(const std::string& why) {
   Generation::current().fail(Generation::current().state().number, why);
+}
+
+void wait_all() {
+  OutstandingWorks::all().wait_all();
+  DeviceWorks::all().wait_all();
 }
 
 bool is_in_loopback() {
@@ -110,7 +116,7 @@ PYBIND11_MODULE(pawl_c10d, module) {
   py::class_<PawlStore, c10::intrusive_ptr<PawlStore>, ::c10d::Store>(module, "PawlStore")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout"));
 
-  module.def("set_makers", &set_makers, py::arg("device"), py::arg("gloo"), py::arg("nccl"));
+  module.def("set_makers", &set_makers, py::arg("device"), py::arg("gloo"), py::arg("nccl"), py::arg("gpu") = 0);
   module.def("use_library", &use_library, py::arg("path"), py::arg("handle"));
   module.def("set_loopback", &set_loopback, py::arg("loopback"), Unlocked());
   module.def("in_loopback", &is_in_loopback);
@@ -127,10 +133,9 @@ PYBIND11_MODULE(pawl_c10d, module) {
   module.def(
       "lost", [] { return Generation::current().lost(); }, Unlocked());
   module.def("fail", &fail_generation, py::arg("why"), Unlocked());
+  module.def("wait_all", &wait_all, Unlocked());
   module.def(
-      "wait_all", [] { OutstandingWorks::all().wait_all(); }, Unlocked());
-  module.def(
-      "outstanding_count", [] { return OutstandingWorks::all().count(); }, Unlocked());
+      "outstanding_count", [] { return OutstandingWorks::all().count() + DeviceWorks::all().count(); }, Unlocked());
   module.def("given_up_count", [] { return OutstandingWorks::all().given_up_count(); });
   module.def("collective_phase", &set_collective_phase, py::arg("before"), py::arg("waiting"));
   module.def("live_count", [] { return Groups::all().live_count(); });

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "draining_work.h"
+#include "managed_group.h"
 
 namespace pawl {
 namespace {
@@ -65,6 +66,7 @@ Rest workers_at_rest() {
         // It stays on the list, as if there were no watch.
       }
     }
+    Groups::all().look();
     before = std::move(now);
   }
 }

@@ -14,6 +14,8 @@
 // its timeout the worker comes to an error and is then put to sleep for good, so that no work queued behind it begins
 // on memory that is long used for something else. Where the kernel doesn't tell of threads, nothing is given up.
 //
+// NCCL's groups are asked in the same rhythm for errors of their communicators, which nobody may be waiting to hear.
+//
 // A send or a receive outside of collectives has no worker: who waits for it, that long without a connection, is freed
 // by its abort, and nothing is kept.
 #pragma once

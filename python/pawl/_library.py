@@ -400,6 +400,15 @@ class Trainer:
         """Any thread."""
         return bool(self._library.pawl_interrupted(self._handle))
 
+    def use_stream(self, stream: int) -> None:
+        """The CUstream in which the program writes its state: before window_open, step_begin and restore, where it
+        lies on a GPU. Until then it is the default stream."""
+        call = getattr(self._library, "pawl_stream_use", None)
+        if call is None:
+            raise Refused(f"{self.path} can't capture from a GPU: install the same release of libpawl and this package")
+        call.restype, call.argtypes = ctypes.c_int, (_HANDLE, ctypes.c_void_p)
+        self._check(call(self._handle, stream or None))
+
     # Recovery and the end.
 
     def fault_report(self, what: str, lost: str = "") -> None:

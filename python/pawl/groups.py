@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pawl import _extension, cut_modules, made_ddp
+from pawl import _extension, cut_modules, devices, made_ddp
 from pawl.errors import PawlError, Refused
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def register() -> None:
     os.environ.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
     c10d = _extension.load()
     nccl = _make_nccl if _has_nccl() else None
-    c10d.set_makers(_make_device, _make_gloo, nccl)
+    c10d.set_makers(_make_device, _make_gloo, nccl, devices.of_job().index or 0)
     dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"] if nccl else ["cpu"])
     for name in _OBJECT_COLLECTIVES:
         _guard(name)
@@ -185,7 +185,7 @@ def fail(why: str) -> None:
 
 
 def wait_all() -> None:
-    """Every Work issued so far has completed, and its error, if any, is known to `failed()`."""
+    """Every Work issued so far has completed, also on the device, and its error, if any, is known to `failed()`."""
     _extension.load().wait_all()
 
 
@@ -277,10 +277,9 @@ def count_of_all(world: int) -> int:
 
 
 def _has_nccl() -> bool:
-    import torch
     import torch.distributed as dist
 
-    return bool(dist.is_nccl_available() and torch.cuda.is_available())
+    return bool(devices.of_job().type == "cuda" and dist.is_nccl_available())
 
 
 def _make_group(options: Any, _backend_options: Any = None) -> Backend:

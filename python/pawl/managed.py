@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from pawl import (
     compiling,
     data_position,
+    devices,
     drill_record,
     reducers,
     script_exit,
@@ -58,8 +59,7 @@ class ManagedJob(Job):
     def __init__(self, trainer: Trainer, seat: Seat, *, state_bytes: int, timeout: timedelta,
                  on_mismatch: str = "error", rehearsed: second_step.Made | None = None) -> None:
         """`rehearsed`: what two steps have made in this process, when it was a spare."""
-        import torch
-        super().__init__(seat.rank, seat.world, seat.local_rank, torch.device("cpu"))
+        super().__init__(seat.rank, seat.world, seat.local_rank, devices.of_job())
         self._trainer = trainer
         self._protected = Protected(seat.rank, seat.world)
         self._losses = Losses(trainer)
@@ -207,6 +207,7 @@ class ManagedJob(Job):
         if CARRIED_STEP - 1 <= number - self._first_done <= CARRIED_STEP:
             self._witness.carried.look(script_frames.loop(), number - self._first_done == CARRIED_STEP,
                                        self._protected.state_tensors)
+        devices.tell_stream(self._trainer)
         self._trainer.step_begin(number)
         self._captured.begun()
         self._progress(Phase.ASIDE)
@@ -226,6 +227,7 @@ class ManagedJob(Job):
     def _enter(self, step: Step) -> None:
         from pawl import groups
         self._member.build.end()
+        devices.refuse_capturing()
         compiling.watch.see(self.alive)
         self._watch.see_compiler()
         self._inside, self._updated, self.cut_short = step, False, False
@@ -247,6 +249,7 @@ class ManagedJob(Job):
         if self._updated:
             return
         self._updated = True
+        devices.refuse_capturing()
         self._close_window()
         if self._inside.rehearsal:
             return

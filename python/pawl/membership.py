@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from pawl import same_script, script_exit
+from pawl import devices, same_script, script_exit
 from pawl._library import Seat, Trainer
 from pawl.build_log import BuildLog
 from pawl.errors import BuildAnew, PawlError, Recover, Refused
@@ -73,9 +73,14 @@ class Membership:
             with contextlib.suppress(Recover):
                 self._trainer.fault_report(why, groups.lost())
         groups.close_generation()
+        broken = devices.error_that_stays()
+        if broken is not None:
+            script_exit.exit_now(f"{devices.of_job()} can't be used by this process any more ({broken}): another one "
+                                 f"takes its seat")
         return self._trainer.recover_join()
 
     def restore(self) -> None:
+        devices.tell_stream(self._trainer)
         try:
             self._trainer.restore()
         except BuildAnew as why:

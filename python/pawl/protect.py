@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import compiling, cut_modules, loaders, made_ddp, reducers, sharded, volatile_state
+from pawl import compiling, cut_modules, devices, loaders, made_ddp, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers, outgrew
@@ -673,6 +673,9 @@ def _refuse_another_kind(held: Held, value: Any) -> None:
     if _is_seen_otherwise(value):
         raise Refused(f"{held.name} ({held.role}): {_SEEN_OTHERWISE}")
     same = getattr(value, "shape", None) == before.shape and value.dtype == before.dtype
+    if same and value.device != before.device:
+        raise Refused(f"{held.name} ({held.role}): it lay on {before.device} when it was protected, and lies on "
+                      f"{value.device} now")
     if (not same or value.stride() != before.stride() or
             sharded.region_of(f"{held.name} ({held.role})", value) != held.region):
         if value is None:
@@ -739,9 +742,7 @@ def refuse_unprotectable(name: str, tensor: torch.Tensor, world: int) -> None:
     if sharded.is_other_kind(tensor):
         raise Refused(f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes pawl doesn't know: it can't "
                       f"be protected")
-    if tensor.device.type != "cpu":
-        raise Refused(f"{name} lies on {tensor.device}: pawl captures from host memory only for now: keep the model on "
-                      f"the CPU, or start without pawl")
+    refuse_device(name, tensor.device)
     if tensor.layout != torch.strided:
         raise Refused(f"{name} is stored as {tensor.layout}: only dense tensors can be protected")
     if _is_seen_otherwise(tensor):
@@ -751,6 +752,21 @@ def refuse_unprotectable(name: str, tensor: torch.Tensor, world: int) -> None:
     if storage_order(tensor) is None:
         raise Refused(f"{name} has gaps or overlaps in memory (shape {list(tensor.shape)}, strides "
                       f"{list(tensor.stride())}): make it contiguous()")
+
+
+def refuse_device(name: str, device: torch.device) -> None:
+    """Fails: Refused, unless it is the host or the job's GPU."""
+    own = devices.of_job()
+    if device.type == "cpu" or device == own:
+        return
+    if device.type != "cuda":
+        raise Refused(f"{name} lies on {device}: pawl captures from host memory and NVIDIA's GPUs: keep the model "
+                      f"there, or start without pawl")
+    if own.type != "cuda":
+        raise Refused(f"{name} lies on {device}, and this job trains on CPUs: keep the model there, or start without "
+                      f"pawl")
+    raise Refused(f"{name} lies on {device}, and this process's GPU is {own}: a process has all of its state on one "
+                  f"GPU (job.device), so start one for each GPU")
 
 
 # What is wrapped in what ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import compiling, cut_modules, drill_record, groups, script_exit, second_step, sharded
+from pawl import compiling, cut_modules, devices, drill_record, groups, script_exit, second_step, sharded
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
@@ -55,8 +55,7 @@ class RehearsalJob(Job):
     """The job as the rehearsing script sees it. Nothing here talks to libpawl but to see whether a seat has come."""
 
     def __init__(self, world: int, joining: Joining) -> None:
-        import torch
-        super().__init__(world - 1, world, _last_local_rank(), torch.device("cpu"))
+        super().__init__(world - 1, world, _local_rank(), devices.of_job())
         self._joining = joining
         self._protected = Protected(world - 1, world)
         self._watch = OptimizerWatch(self._protected, self._end_window)
@@ -208,13 +207,15 @@ def _begin_loopback(world: int, timeout: timedelta) -> None:
     groups.register()
     groups.set_loopback(True)
     dist.init_process_group("pawl", store=groups.PawlStore(timeout), rank=world - 1, world_size=world)
-    os.environ.update(RANK=str(world - 1), LOCAL_RANK=str(_last_local_rank()), WORLD_SIZE=str(world))
+    os.environ.update(RANK=str(world - 1), LOCAL_RANK=str(_local_rank()), WORLD_SIZE=str(world))
     set_master()
 
 
-def _last_local_rank() -> int:
-    """Not 0, since what only one process of a node or job does is mostly done by that."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1
+def _local_rank() -> int:
+    """Not 0, since what only one process of a node or job does is mostly done by that. But with a GPU its own one, by
+    which scripts choose it."""
+    own = devices.own_local_rank()
+    return own if own is not None else int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1
 
 
 def set_master() -> None:
@@ -238,6 +239,7 @@ def _end_loopback() -> None:
     for _ in range(COLLECTIONS_MAX):  # what a graph of torch's held, unseen by Python, comes in the next one
         if gc.collect() == 0:
             break
+    devices.free_unused()
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ class Samples:
     def __init__(self, held: Iterable[Held]) -> None:
         by_type: dict[Any, list[Held]] = {}
         for each in held:
-            by_type.setdefault(each.memory.dtype, []).append(each)
+            by_type.setdefault(_kind_of(each), []).append(each)
         self.held = [each for some in by_type.values() for each in some]
         self.turns = -(-len(self.held) // TENSORS_MAX)
         self._views: dict[int, tuple[list[int], list[list[Any]]]] = {}  # of each turn: addresses; elements by type
@@ -74,14 +74,31 @@ class Samples:
         if turn not in self._views or self._views[turn][0] != addresses:
             by_type: dict[Any, list[Any]] = {}
             for each in held:
-                by_type.setdefault(each.memory.dtype, []).append(_some_of(each))
+                by_type.setdefault(_kind_of(each), []).append(_some_of(each))
             self._views[turn] = addresses, list(by_type.values())
         return [torch.cat(views) for views in self._views[turn][1]]
 
 
+def _kind_of(held: Held) -> tuple[Any, Any]:
+    """What is taken together: of one type, on one device."""
+    return held.memory.dtype, held.memory.device
+
+
+def when_taken(taken: list[Any]) -> Callable[[], None]:
+    """Until then what is taken is not there yet, if the device still has to do it. Asked for in the thread that takes,
+    waited for in any."""
+    device = next((each.device for each in taken if each.device.type == "cuda"), None)
+    if device is None:
+        return lambda: None
+    import torch
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(device))
+    return done.synchronize
+
+
 def bytes_of(taken: list[Any]) -> bytes:
     import torch
-    return b"".join(each.view(torch.uint8).numpy().tobytes() for each in taken)
+    return b"".join(each.cpu().view(torch.uint8).numpy().tobytes() for each in taken)
 
 
 def rows_of(taken: list[Any], content: bytes) -> list[list[float]]:
@@ -164,8 +181,8 @@ class Replicas:
                 "differing": sorted(self._differing), "restored": self._restored, "baseline": baseline,
                 "young": self._captured <= max(WINDOWS, self._samples.turns), "settings": self._settings()}
         self._answer, taken = None, self._samples.take(turn)
-        self._asking = threading.Thread(target=self._ask, args=(step, mine, taken, self._life), name="pawl-replicas",
-                                        daemon=True)
+        self._asking = threading.Thread(target=self._ask, args=(step, mine, taken, when_taken(taken), self._life),
+                                        name="pawl-replicas", daemon=True)
         self._asking.start()
 
     def _see_answer(self) -> None:
@@ -218,7 +235,8 @@ class Replicas:
 
     # Beside the training thread.
 
-    def _ask(self, step: int, mine: dict[str, Any], taken: list[Any], life: int) -> None:
+    def _ask(self, step: int, mine: dict[str, Any], taken: list[Any], there: Callable[[], None], life: int) -> None:
+        there()
         key = f"pawl/replicas/{self._group}/{step}/{mine['turn']}"
         content = bytes_of(taken)
         brief = hashlib.sha256(json.dumps(mine["settings"]).encode() + content).hexdigest()

@@ -323,7 +323,7 @@ def _parameters(modules: list[Any]) -> Iterator[Any]:
 def refuse_unprovable(prefix: str, wrapper: Any, module: Any, world: int) -> None:
     """Of a module with such in it, as it was handed over and unwrapped. Fails: Refused, by name."""
     shards = modules_in(module)
-    _refuse_old_torch()
+    _refuse_old_torch(shards)
     _refuse_mixtures(wrapper, module)
     for group in _groups(shards):
         _refuse_group(prefix, group, world)
@@ -357,11 +357,12 @@ def refuse_outside(parameters: Iterable[tuple[str, Any]], modules: list[Any]) ->
                               f"give that module, or the outermost one around it, to job.protect()")
 
 
-def _refuse_old_torch() -> None:
+def _refuse_old_torch(shards: list[Any]) -> None:
     import torch
-    if not hasattr(torch.cpu.Stream, "record_event"):
-        raise Refused(f"FSDP2 of PyTorch {torch.__version__} can't compute on CPUs, and pawl captures from host memory "
-                      f"only for now: use PyTorch 2.7 or later")
+    on_host = any(group.mesh_info.mesh.device_type == "cpu" for group in _groups(shards))
+    if on_host and not hasattr(torch.cpu.Stream, "record_event"):
+        raise Refused(f"FSDP2 of PyTorch {torch.__version__} can't compute on CPUs: use PyTorch 2.7 or later, or a "
+                      f"mesh of type cuda")
 
 
 def _refuse_mixtures(wrapper: Any, module: Any) -> None:

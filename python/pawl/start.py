@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pawl import same_script, script_exit, volatile_state
+from pawl import devices, same_script, script_exit, volatile_state
 from pawl.build_extension import TORCH_MIN, release
 from pawl.errors import Recover, Refused, StepLost, Stop, Unreachable
 from pawl.job import Job, current_job, set_current_job
@@ -62,15 +62,8 @@ def _check_torch() -> None:
 
 def _device_and_backend(local_rank: int) -> tuple[torch.device, str]:
     """Of plain training. Fails: Refused, if there are fewer GPUs than processes here."""
-    import torch
-    if not torch.cuda.is_available():
-        return torch.device("cpu"), "gloo"
-    gpus = torch.cuda.device_count()
-    if local_rank >= gpus:
-        raise Refused(f"LOCAL_RANK is {local_rank}, and torch sees {gpus} GPU{'s' * (gpus != 1)} on this machine: "
-                      f"start no more processes than GPUs (torchrun --nproc-per-node {gpus}), or train on CPUs with "
-                      f"CUDA_VISIBLE_DEVICES=")
-    return torch.device("cuda", local_rank), "nccl"
+    device = devices.choose(local_rank)
+    return device, "nccl" if device.type == "cuda" else "gloo"
 
 
 def _init_plain() -> Job:
@@ -109,6 +102,8 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_misma
     from pawl.rehearsal import wait_for_seat
     _extension.load()  # may have to be built: nobody waits for this process before it is attached
     refuse_made_group()
+    device = devices.choose_managed(int(os.environ.get("LOCAL_RANK", "0")))
+    devices.use(device)
     try:
         trainer = Trainer()
     except Unreachable as nobody:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pawl import devices
 from pawl.errors import Refused
 
 _TYPE = "pawl:type"
@@ -221,7 +222,7 @@ class _Reader:
         if not data:
             return torch.empty(value["shape"], dtype=kind)
         found = torch.frombuffer(data, dtype=torch.uint8).clone().view(kind).reshape(value["shape"])
-        return found.to(value.get("device", "cpu")).requires_grad_(bool(value.get("leaf")))
+        return found.to(_device(value.get("device", "cpu"))).requires_grad_(bool(value.get("leaf")))
 
     def array(self, value: dict[str, Any]) -> Any:
         import numpy
@@ -297,6 +298,12 @@ def _dtype(name: str) -> Any:
     if not isinstance(found, torch.dtype):
         raise Refused(f"the state has a tensor of {name!r}, which this torch doesn't know")
     return found
+
+
+def _device(name: str) -> str:
+    """A GPU is this process's own one, which may have another number than that of the process that wrote it."""
+    own = devices.of_job()
+    return str(own) if name.startswith("cuda") and own.type == "cuda" else name
 
 
 def _floats(value: dict[str, Any]) -> list[float]:

@@ -144,7 +144,8 @@ def save_random() -> dict[str, Any]:
     state: dict[str, Any] = {"python": (version, array.array("I", words).tobytes(), spare),
                              "torch": bytes_of(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = [bytes_of(each) for each in torch.cuda.get_rng_state_all()]
+        # Of this process's GPU: to ask for those of the others would make it use them all.
+        state["cuda"] = [bytes_of(torch.cuda.get_rng_state())]
     if "numpy" in sys.modules:
         state["numpy"] = sys.modules["numpy"].random.get_state()
     return state
@@ -156,7 +157,7 @@ def load_random(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(array.array("I", words)), spare))
     torch.set_rng_state(_tensor_of(state["torch"]))
     if "cuda" in state:
-        torch.cuda.set_rng_state_all([_tensor_of(each) for each in state["cuda"]])
+        torch.cuda.set_rng_state(_tensor_of(state["cuda"][0]))
     if "numpy" in state:
         import numpy
         numpy.random.set_state(state["numpy"])

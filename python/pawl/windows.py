@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pawl import devices
 from pawl._library import Lifetime
 from pawl.errors import PawlError
 from pawl.protect import Held, counts_writes
@@ -66,6 +67,7 @@ class Windows:
 
     def open(self, step: int, samples: int) -> None:
         self.torn.pop(step, None)  # done again, it has a window of its own
+        devices.tell_stream(self._trainer)
         self._trainer.window_open(step, samples)
         self._sentinel.begin([(held.name, held.tensor) for held in self._counting])
 
