@@ -7,16 +7,15 @@ Needs 16 GiB of free memory. In the lane "long". Steps are longer than a replica
 steps of a second windows were void there ("no slot was free").
 """
 import glob
-import json
 import os
 import re
 import time
 
 import harness
-from harness import JobTest, jobs
+from harness import jobs
+from state_job import StateJobTest
 
 GIB = 1 << 30
-STATEBENCH = os.path.abspath(os.environ.get("STATEBENCH", os.path.join(harness.ROOT, "build", "bin", "statebench")))
 
 
 def free_bytes():
@@ -24,38 +23,13 @@ def free_bytes():
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
 
 
-class GigabytesTest(JobTest):
+class GigabytesTest(StateJobTest):
     def setUp(self):
         if free_bytes() < 16 * GIB:
             self.skipTest(f"needs 16 GiB of free memory, there are {free_bytes() / GIB:.1f}")
 
-    def state_job(self, *flags, size="1G", steps=8, step_ms=1000, **options):
-        self.record = os.path.join(self.scratch(), "record")
-        command = [STATEBENCH, "--bytes", size, "--tensors", "64", "--steps", str(steps), "--step-ms", str(step_ms),
-                   "--record", self.record, "-o", "json"]
-        return self.job(*flags, "--namespaces", "off", command=command, wait=False, **{"hooks": False, **options})
-
-    def lines(self):
-        """What every process has said so far: its steps, and its end."""
-        found = []
-        for path in sorted(glob.glob(os.path.join(self.record, "*.jsonl"))):
-            with open(path, encoding="utf-8") as file:
-                found += [json.loads(line) for line in file if line.endswith("\n")]
-        return found
-
-    def ends(self):
-        return {line["seat"]: line for line in self.lines() if "bitwise" in line}
-
     def pawlds(self, job):
         return {node: status.get("pawld_pid") for node, status in job.nodes().items()}
-
-    def finish_bitwise(self, job, seats, timeout_s=240.0):
-        self.assertEqual(0, job.wait_end(timeout_s), f"{job.tail()}\n{job.logs()}")
-        ends = self.ends()
-        print(json.dumps(list(ends.values())), flush=True)  # the numbers, for whoever reads the log
-        self.assertEqual(list(range(seats)), sorted(ends))
-        self.assertTrue(all(end["bitwise"] for end in ends.values()), ends)
-        return ends
 
     def assert_no_pawld_ended(self, job, but=()):
         for path in glob.glob(os.path.join(job.directory, "node-*", "log")):

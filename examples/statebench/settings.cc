@@ -36,6 +36,7 @@ bool parse_value(std::string_view flag, std::string_view value, Settings* settin
   if (flag == "--step-ms") return parse_number(value, &settings->step_ms) && settings->step_ms <= 3'600'000;
   if (flag == "--seed") return parse_number(value, &settings->seed);
   if (flag == "--touch") return parse_number(value, &settings->touch) && settings->touch > 0 && settings->touch <= 1;
+  if (flag == "--device") return (settings->cuda = value == "cuda") || value == "cpu";
   if (flag == "--record") settings->record = value;
   if (flag == "-o" || flag == "--output") settings->json = value == "json";
   return !value.empty() && (flag == "--record" || value == "json" || value == "text");
@@ -43,7 +44,7 @@ bool parse_value(std::string_view flag, std::string_view value, Settings* settin
 
 bool takes_value(std::string_view flag) {
   for (const std::string_view known :
-       {"--bytes", "--tensors", "--steps", "--step-ms", "--seed", "--touch", "--record", "-o", "--output"})
+       {"--bytes", "--tensors", "--steps", "--step-ms", "--seed", "--touch", "--device", "--record", "-o", "--output"})
     if (flag == known) return true;
   return false;
 }
@@ -88,6 +89,7 @@ const char* usage() {
          "  --step-ms N     wait so long in each step, as for a device that computes (500)\n"
          "  --seed N        of the state (1)\n"
          "  --touch X       part of the state that a step changes, up to 1 (0.01)\n"
+         "  --device cuda   the state lies in the memory of the first CUDA device; or cpu (cpu)\n"
          "  --record DIR    write what is said as JSON lines, too: one file a process\n"
          "  --quiet         no line a step\n"
          "  --timed         check the state at the end only, not after a restore: for who measures recoveries\n"

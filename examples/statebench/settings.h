@@ -13,6 +13,7 @@ struct Settings {
   std::uint64_t step_ms = 500;  // of each step, waited as if a device computed
   std::uint64_t seed = 1;
   double touch = 0.01;  // which part of the state a step changes, 0 < touch <= 1
+  bool cuda = false;    // the state lies in the memory of a CUDA device
   std::string record;   // folder for one file of JSON lines a process; empty: none
   bool json = false;    // one line of JSON at the end
   bool quiet = false;   // no line a step

@@ -45,17 +45,22 @@ bool equals_block(const std::uint64_t* words, std::uint64_t first) {
 }  // namespace
 
 State::~State() {
-  if (words_ != nullptr) munmap(words_, bytes());
+  if (is_own_) munmap(words_, bytes());
 }
 
 bool State::allocate(std::uint64_t bytes, double touch) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return false;
-  words_ = static_cast<std::uint64_t*>(data);
+  use(data, bytes, touch);
+  is_own_ = true;
+  return true;
+}
+
+void State::use(void* memory, std::uint64_t bytes, double touch) {
+  words_ = static_cast<std::uint64_t*>(memory);
   block_count_ = bytes / kBlockBytes;
   const auto wanted = static_cast<std::uint64_t>(std::llround(std::min(1 / touch, 1e9)));
   period_ = std::clamp<std::uint64_t>(wanted, 1, block_count_);
-  return true;
 }
 
 void State::fill(Identity identity) {
@@ -63,8 +68,10 @@ void State::fill(Identity identity) {
 }
 
 void State::advance(Identity identity, std::uint64_t step) {
-  for (std::uint64_t i = step % period_; i < block_count_; i += period_)
+  each_change(step, [&](std::uint64_t begin) {
+    const std::uint64_t i = begin / kBlockBytes;
     write_block(block(i), first_word(identity, i, step));
+  });
 }
 
 std::optional<std::uint64_t> State::first_difference(Identity identity, std::uint64_t step) const {

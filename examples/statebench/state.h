@@ -30,10 +30,17 @@ class State {
 
   // Zeroes, not yet touched. `touch`: the part of the blocks that a step changes. False: there is too little memory.
   [[nodiscard]] bool allocate(std::uint64_t bytes, double touch);
+  // In memory of somebody else's, which outlives this.
+  void use(void* memory, std::uint64_t bytes, double touch);
 
   void fill(Identity identity);  // all of it: the state before step 1
   // From the state of step - 1 to that of `step`.
   void advance(Identity identity, std::uint64_t step);
+  // Calls `changed` with where each block begins that advance() to `step` writes.
+  template <class Changed>
+  void each_change(std::uint64_t step, Changed changed) const {
+    for (std::uint64_t i = step % period_; i < block_count_; i += period_) changed(i * kBlockBytes);
+  }
   // Where the first block begins that is not as the state of `step` has it; nothing: every byte is right.
   [[nodiscard]] std::optional<std::uint64_t> first_difference(Identity identity, std::uint64_t step) const;
 
@@ -47,6 +54,7 @@ class State {
     return words_ + index * (kBlockBytes / sizeof(std::uint64_t));
   }
 
+  bool is_own_ = false;
   std::uint64_t* words_ = nullptr;
   std::uint64_t block_count_ = 0;
   std::uint64_t period_ = 1;

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "device.h"
 #include "pawl/pawl.hpp"
 #include "report.h"
 #include "settings.h"
@@ -37,7 +38,7 @@ class Training {
   // The process's exit code.
   int run() {
     if (!report_.begin(settings_)) return end_with("can't write into --record " + settings_.record);
-    if (!prepare()) return end_with("too little memory for --bytes " + std::to_string(settings_.bytes));
+    if (!prepare()) return end_with(why_);
     Status status = trainer_.attach();
     while (status == Status::ok && !done_) {
       status = train();
@@ -57,7 +58,13 @@ class Training {
  private:
   // A spare has touched all of its memory long before it is needed.
   bool prepare() {
-    if (!state_.allocate(settings_.bytes, settings_.touch)) return false;
+    if (settings_.cuda) {
+      if (!device_.open(settings_.bytes, &why_)) return false;
+      state_.use(device_.host(), settings_.bytes, settings_.touch);
+    } else if (!state_.allocate(settings_.bytes, settings_.touch)) {
+      why_ = "too little memory for --bytes " + std::to_string(settings_.bytes);
+      return false;
+    }
     Clock::time_point begin = Clock::now();
     state_.fill({settings_.seed, 0});
     totals_.cold_touch_seconds = seconds_since(begin);
@@ -93,11 +100,13 @@ class Training {
     if (!declared_) STATEBENCH_TRY(declare());
     if (seat_.resume_step == 0) {
       state_.fill(identity_);
+      if (device_.is_open() && !device_.upload(0, state_.bytes())) return device_failed();
     } else {
       const Clock::time_point begin = Clock::now();
       STATEBENCH_TRY(trainer_.restore());
       totals_.restore_seconds = std::max(totals_.restore_seconds, seconds_since(begin));
       ++totals_.restores;
+      if (device_.is_open() && !(device_.download(0, state_.bytes()) && device_.finish())) return device_failed();
       if (!settings_.timed) STATEBENCH_TRY(check(seat_.resume_step));
     }
     return trainer_.recover_done();
@@ -108,8 +117,15 @@ class Training {
     for (std::uint64_t i = 0; i < settings_.tensors; ++i) {
       const std::span<std::uint64_t> words = state_.tensor(i, settings_.tensors);
       const std::string name = "tensor." + std::to_string(i) + "/rank" + std::to_string(seat_.rank);
-      STATEBENCH_TRY(trainer_.tensor_add(name, words.data(), {words.size()}, pawl::unique("weight")));
+      std::uint64_t* data = words.data();
+      if (device_.is_open()) {
+        const std::byte* host = reinterpret_cast<const std::byte*>(data);
+        data =
+            reinterpret_cast<std::uint64_t*>(device_.memory() + (host - static_cast<const std::byte*>(device_.host())));
+      }
+      STATEBENCH_TRY(trainer_.tensor_add(name, data, {words.size()}, pawl::unique("weight")));
     }
+    if (device_.is_open()) STATEBENCH_TRY(trainer_.stream_use(device_.stream()));
     const Clock::time_point begin = Clock::now();
     STATEBENCH_TRY(trainer_.layout_seal());
     totals_.attach_seconds = seconds_since(begin);
@@ -130,7 +146,7 @@ class Training {
     if (!seals_first) STATEBENCH_TRY(fence(&told));
 
     STATEBENCH_TRY(trainer_.progress(Phase::update));
-    state_.advance(identity_, step);
+    STATEBENCH_TRY(advance(step));
     opened_ = Clock::now();
     STATEBENCH_TRY(trainer_.window_open(step, step * seat_.world));
     opened_step_ = step;
@@ -143,6 +159,23 @@ class Training {
     totals_.barriers.push_back(told.barrier_seconds);
     report_.step(told);
     return Status::ok;
+  }
+
+  // On a device the change is on its way when the window opens, in the stream that pawl was told of.
+  Status advance(std::uint64_t step) {
+    if (!device_.is_open()) {
+      state_.advance(identity_, step);
+      return Status::ok;
+    }
+    bool works = device_.finish();  // what is uploaded is not written any more
+    state_.advance(identity_, step);
+    state_.each_change(step, [&](std::uint64_t begin) { works = works && device_.upload(begin, kBlockBytes); });
+    return works ? Status::ok : device_failed();
+  }
+
+  Status device_failed() {
+    why_ = "the CUDA device has failed";
+    return Status::io;
   }
 
   Status fence(StepReport* told) {
@@ -199,6 +232,8 @@ class Training {
   // Every byte is that of this step.
   Status check(std::uint64_t step) {
     STATEBENCH_TRY(trainer_.progress(Phase::aside));
+    if (device_.is_open() && !(device_.finish() && device_.download(0, state_.bytes()) && device_.finish()))
+      return device_failed();
     const std::optional<std::uint64_t> wrong = state_.first_difference(identity_, step);
     totals_.bitwise = !wrong;
     if (!wrong) return Status::ok;
@@ -216,7 +251,8 @@ class Training {
   const Settings settings_;
   Report report_;
   Totals totals_;
-  State state_;  // before trainer_, which lets go of it first
+  Device device_;  // before state_, which may lie in its memory
+  State state_;    // before trainer_, which lets go of it first
   pawl::Trainer trainer_;
   pawl::Seat seat_{};
   Identity identity_;

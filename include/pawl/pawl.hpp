@@ -279,6 +279,9 @@ class Trainer {
   Status fence(FenceReport* report = nullptr) {
     return call([&] { return pawl_fence(handle_, sized(report)); });
   }
+  Status stream_use(void* stream) {
+    return call([&] { return pawl_stream_use(handle_, stream); });
+  }
   Status window_open(std::uint64_t step, std::uint64_t samples) {
     return call([&] { return pawl_window_open(handle_, step, samples); });
   }

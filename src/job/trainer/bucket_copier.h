@@ -9,7 +9,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
 
+#include "base/result.h"
 #include "env/clock.h"
 #include "job/snapshot/arena.h"
 #include "job/trainer/capture_source.h"
@@ -26,6 +30,8 @@ class BucketCopier {
   // A new window: from bucket 0 on, not cancelled.
   void reset() {
     cancelled_ = false;
+    failure_.reset();
+    copied_ = 0;
     next_ = 0;
     notify_at_ns_ = 0;
   }
@@ -42,8 +48,13 @@ class BucketCopier {
   // Takes buckets up to `end` until there are none or the window is cancelled. Notifies pawld of the first one, then not
   // more often than kNoticeInterval, all threads together, and at the end; counts the time in the page.
   void copy_until(std::uint32_t end);
-  // Of the buckets up to where the threads are to go, so many are taken.
-  [[nodiscard]] std::uint32_t taken() const { return next_.load(std::memory_order_relaxed); }
+  // So many buckets of this window are copied.
+  [[nodiscard]] std::uint32_t copied() const { return copied_.load(std::memory_order_relaxed); }
+  // Why the window was cancelled in here: a GPU couldn't be read. Any thread.
+  [[nodiscard]] std::optional<std::string> failure() const {
+    std::lock_guard lock(failure_mutex_);
+    return failure_;
+  }
 
   // A notice costs both ends a system call and pawld a turn of its loop: by time it is the same at any speed of memory.
   // In so much time a wire gets a few MB.
@@ -54,6 +65,9 @@ class BucketCopier {
 
  private:
   [[nodiscard]] bool is_time_to_notify();
+  void copy_from_host(std::uint32_t end);
+  [[nodiscard]] Status copy_from_gpu(std::uint32_t end);
+  void bucket_done(std::uint32_t index, std::uint32_t sum, bool& unannounced);
   const CaptureSource& source_;
   const CopyKernel& kernel_;
   Clock& clock_;
@@ -62,7 +76,10 @@ class BucketCopier {
   Step step_;
   std::atomic<bool> cancelled_{false};
   std::atomic<std::uint32_t> next_{0};
+  std::atomic<std::uint32_t> copied_{0};
   std::atomic<std::int64_t> notify_at_ns_{0};  // not before
+  mutable std::mutex failure_mutex_;           // guards what follows
+  std::optional<std::string> failure_;
 };
 
 }  // namespace pawl::job

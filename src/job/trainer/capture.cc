@@ -38,7 +38,11 @@ Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
     return Error{Code::invalid, text("the window of step ", window_.result.step, " is open: pawl_fence comes first")};
   if (threads_.empty()) PAWL_TRY(start_threads());
   const bool compared = compared_left_ > 0;
-  check_.begin(paranoid_ ? UINT32_MAX : compared ? kSummedBucketsMax : kSummedBuckets);
+  if (source_.gpu != nullptr && source_.gpu->holds_some()) PAWL_TRY(source_.gpu->mark_window());
+  check_.begin(paranoid_  ? UINT32_MAX
+               : compared ? kSummedBucketsMax
+                          : kSummedBuckets,
+               paranoid_ || compared ? WindowCheck::Gpus::read : WindowCheck::Gpus::skipped);
   opened_at_ = real_clock().now();
   std::lock_guard lock(mutex_);
   state_ = {generation, step, samples};
@@ -142,8 +146,7 @@ WindowResult Capture::fence(FenceOptions options) {
 bool Capture::comes_too_late(const Deadline& worth) const {
   if (window_.stage == Stage::finishing || worth.is_never()) return false;
   const std::uint32_t all = source_.plan->first_volatile_bucket();
-  const std::uint32_t taken = copier_.taken(), threads = window_.helpers + 1;
-  const std::uint32_t done = taken > threads ? taken - threads : 0;
+  const std::uint32_t done = copier_.copied();
   if (window_.stage != Stage::copying || done < all / kForecastPart) return worth.passed();
   const std::optional<Duration> left = time_left(real_clock().now() - window_.copying_since, done, all);
   return left ? *left > worth.left() : worth.passed();
@@ -198,6 +201,7 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   copier_.copy_until(source_.plan->first_volatile_bucket());
   lock.lock();
+  note_failed_copy();
   if (!copier_.cancelled()) window_.copied = real_clock().now() - window_.copying_since;
   changed_.wait(lock, [this] { return window_.may_finish(copier_.cancelled()); });
   copier_.continue_at(source_.plan->first_volatile_bucket());
@@ -205,6 +209,7 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   copier_.copy_until(source_.plan->bucket_count());
   lock.lock();
+  note_failed_copy();
   compare(lock);
 
   const bool sealed = !copier_.cancelled() && slot->try_seal(state_.generation, state_.step);
@@ -216,6 +221,10 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
     (void)slot->try_abandon(state_.generation, state_.step);  // frozen: pawld's to clear
   }
   resolve(sealed, std::move(why));
+}
+
+void Capture::note_failed_copy() {
+  if (window_.why_cancelled.empty()) window_.why_cancelled = copier_.failure().value_or("");
 }
 
 // Of a window that is compared: once nothing is written any more.

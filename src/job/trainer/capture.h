@@ -61,7 +61,7 @@ class Capture {
         compared_window_count_(options.compared_window_count),
         compared_left_(options.compared_window_count),
         pace_(options.thread_count_min == 0 ? options.thread_count : options.thread_count_min, options.thread_count),
-        check_(*source_.plan, source_.bases, options.seed),
+        check_(*source_.plan, source_.bases, options.seed, source_.gpu),
         copier_(source_, *options.kernel) {}
   ~Capture() { stop("detached"); }
 
@@ -101,6 +101,7 @@ class Capture {
   void lead();
   void capture_window(std::unique_lock<std::mutex>& lock);
   void compare(std::unique_lock<std::mutex>& lock);
+  void note_failed_copy();
   [[nodiscard]] std::optional<Slot> choose(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::optional<Slot> try_choose(bool needed);
   void resolve(bool captured, std::string why);

@@ -1,9 +1,7 @@
 #include "job/trainer/copy_plan.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/crc32c.h"
 #include "base/memory_kernel.h"
 
 namespace pawl::job {
@@ -50,30 +48,14 @@ const CopyKernel& default_copy_kernel() {
 }
 
 std::uint32_t gather(std::span<const EntryRange> ranges, const CopyKernel& kernel, EntryBases from, std::byte* to) {
-  std::uint32_t sum = 0;
-  for (const EntryRange& range : ranges) {
-    if (range.entry == kPadding) {
-      std::memset(to, 0, range.bytes);
-      sum = crc32c({to, range.bytes}, sum);
-    } else {
-      sum = kernel.copy(to, from[range.entry] + range.offset, range.bytes, sum);
-    }
-    to += range.bytes;
-  }
-  memory_fence();
-  return sum;
+  return gather_from(ranges, kernel, to,
+                     [&](const EntryRange& range, std::uint64_t) { return from[range.entry] + range.offset; });
 }
 
 std::uint32_t scatter(std::span<const EntryRange> ranges, const CopyKernel& kernel, const std::byte* from,
                       EntryBases to) {
-  std::uint32_t sum = 0;
-  for (const EntryRange& range : ranges) {
-    sum = range.entry == kPadding ? crc32c({from, range.bytes}, sum)
-                                  : kernel.copy(to[range.entry] + range.offset, from, range.bytes, sum);
-    from += range.bytes;
-  }
-  memory_fence();
-  return sum;
+  return scatter_to(ranges, kernel, from,
+                    [&](const EntryRange& range, std::uint64_t) { return to[range.entry] + range.offset; });
 }
 
 }  // namespace pawl::job

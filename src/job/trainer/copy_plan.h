@@ -6,9 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
+#include "base/crc32c.h"
+#include "base/memory_kernel.h"
 #include "job/layout/seat_layout.h"
 
 namespace pawl::job {
@@ -59,11 +62,47 @@ struct CopyKernel {
 // Where each entry's bytes begin, by its index; nullptr where there are none.
 using EntryBases = std::span<std::byte* const>;
 
+// As gather and scatter below; where a range begins is what `from` or `to` answers to it and its place in the bucket.
+template <class From>
+std::uint32_t gather_from(std::span<const EntryRange> ranges, const CopyKernel& kernel, std::byte* to, From from);
+template <class To>
+std::uint32_t scatter_to(std::span<const EntryRange> ranges, const CopyKernel& kernel, const std::byte* from, To to);
+
 // A bucket's ranges, one after another, to `to`. Returns the CRC32C of all that was stored, which is ordered before any
 // later store of this thread; of scatter likewise.
 std::uint32_t gather(std::span<const EntryRange> ranges, const CopyKernel& kernel, EntryBases from, std::byte* to);
 // A bucket's bytes to its ranges. Returns the CRC32C of all that was read.
 std::uint32_t scatter(std::span<const EntryRange> ranges, const CopyKernel& kernel, const std::byte* from,
                       EntryBases to);
+
+template <class From>
+std::uint32_t gather_from(std::span<const EntryRange> ranges, const CopyKernel& kernel, std::byte* to, From from) {
+  std::uint32_t sum = 0;
+  std::uint64_t offset = 0;
+  for (const EntryRange& range : ranges) {
+    if (range.entry == kPadding) {
+      std::memset(to + offset, 0, range.bytes);
+      sum = crc32c({to + offset, range.bytes}, sum);
+    } else {
+      sum = kernel.copy(to + offset, from(range, offset), range.bytes, sum);
+    }
+    offset += range.bytes;
+  }
+  memory_fence();
+  return sum;
+}
+
+template <class To>
+std::uint32_t scatter_to(std::span<const EntryRange> ranges, const CopyKernel& kernel, const std::byte* from, To to) {
+  std::uint32_t sum = 0;
+  std::uint64_t offset = 0;
+  for (const EntryRange& range : ranges) {
+    sum = range.entry == kPadding ? crc32c({from + offset, range.bytes}, sum)
+                                  : kernel.copy(to(range, offset), from + offset, range.bytes, sum);
+    offset += range.bytes;
+  }
+  memory_fence();
+  return sum;
+}
 
 }  // namespace pawl::job

@@ -26,15 +26,33 @@ Result<std::uint32_t> Declared::add_tensor(LayoutEntry entry, void* data) {
   if (data == nullptr && lifetime != Lifetime::derived && volume(entry.box) != 0) {
     return Error{Code::invalid, text("tensor ", entry.name, " (", entry.role, "): data is NULL")};
   }
+  const std::string name = text(entry.name, " (", entry.role, ")");
+  Result<bool> on_gpu = find_gpu(data);
+  if (!on_gpu) return std::move(on_gpu).error().within(text("tensor ", name));
   PAWL_ASSIGN(const std::uint32_t index, builder_.add(std::move(entry)));
-  places_.push_back({static_cast<std::byte*>(data), {}});
+  places_.push_back({static_cast<std::byte*>(data), {}, *on_gpu});
   return index;
+}
+
+// Whether it lies on the GPU. The first tensor on one says which it is.
+Result<bool> Declared::find_gpu(const void* data) {
+  const std::optional<int> number = Gpu::number_at(data);
+  if (!number) return false;
+  if (gpu_ == nullptr && sealed())
+    return Error{Code::invalid, text("it lies on GPU ", *number, ", and no tensor did when the layout was sealed")};
+  if (gpu_ == nullptr) {
+    PAWL_ASSIGN(gpu_, Gpu::open(*number));
+    gpu_->use_stream(stream_);
+  }
+  if (gpu_->number() == *number) return true;
+  return Error{Code::invalid, text("it lies on GPU ", *number, ", and others on GPU ", gpu_->number(),
+                                   ": a trainer's state lies on one GPU")};
 }
 
 Result<std::uint32_t> Declared::add_blob(std::string name, std::uint64_t capacity, BlobCallbacks callbacks) {
   if (sealed()) return too_late();
   PAWL_ASSIGN(const std::uint32_t index, builder_.add_blob(std::move(name), capacity));
-  places_.push_back({nullptr, callbacks});
+  places_.push_back({nullptr, callbacks, false});
   return index;
 }
 
@@ -43,13 +61,23 @@ Status Declared::rebind(std::uint32_t index, void* data) {
     return Error{Code::invalid, text("no tensor has the id ", index)};
   }
   if (data == nullptr && places_[index].data != nullptr) return Error{Code::invalid, "data is NULL"};
+  PAWL_ASSIGN(const bool on_gpu, find_gpu(data));
   places_[index].data = static_cast<std::byte*>(data);
-  if (sealed() && !is_staged(index)) bases_[index] = places_[index].data;
+  places_[index].on_gpu = on_gpu;
+  if (sealed() && !is_staged(index)) {
+    bases_[index] = places_[index].data;
+    if (gpu_ != nullptr) gpu_->set_holds(index, on_gpu);
+  }
   return {};
 }
 
 bool Declared::is_staged(std::uint32_t index) const {
   return layout_->entries[index].lifetime == Lifetime::volatile_;
+}
+
+void Declared::use_stream(CudaStream stream) {
+  stream_ = stream;
+  if (gpu_ != nullptr) gpu_->use_stream(stream);
 }
 
 Status Declared::seal(std::uint32_t bucket_bytes) {
@@ -75,16 +103,27 @@ void Declared::lay_out(SeatLayout layout, std::uint32_t bucket_bytes) {
     const LayoutEntry& entry = layout_->entries[i];
     if (entry.lifetime == Lifetime::stable) bases_[i] = places_[i].data;
     if (is_staged(i)) bases_[i] = staging_.data() + (entry.payload_offset - layout_->stable_bytes);
+    if (gpu_ != nullptr) gpu_->set_holds(i, places_[i].on_gpu && entry.lifetime == Lifetime::stable);
   }
+  if (gpu_ != nullptr) gpu_->set_bucket_bytes(bucket_bytes);
+}
+
+std::vector<Gpu::Copy> Declared::volatile_on_gpu() const {
+  std::vector<Gpu::Copy> copies;
+  for (std::uint32_t i = 0; i < places_.size(); ++i) {
+    if (is_staged(i) && places_[i].on_gpu) copies.push_back({places_[i].data, bases_[i], layout_->entries[i].bytes});
+  }
+  return copies;
 }
 
 Status Declared::stage() {
   Status first_failure;
+  if (gpu_ != nullptr) first_failure = gpu_->copy_out(volatile_on_gpu());
   for (std::uint32_t i = 0; i < places_.size(); ++i) {
     if (!is_staged(i)) continue;
     if (places_[i].blob.save != nullptr) {
       if (Status saved = save_blob(i, bases_[i]); !saved && first_failure) first_failure = std::move(saved);
-    } else if (layout_->entries[i].bytes > 0) {
+    } else if (layout_->entries[i].bytes > 0 && !places_[i].on_gpu) {
       std::memcpy(bases_[i], places_[i].data, layout_->entries[i].bytes);
     }
   }
@@ -92,11 +131,12 @@ Status Declared::stage() {
 }
 
 Status Declared::unstage() {
+  if (gpu_ != nullptr) PAWL_TRY(gpu_->copy_in(volatile_on_gpu()));
   for (std::uint32_t i = 0; i < places_.size(); ++i) {
     if (!is_staged(i)) continue;
     if (places_[i].blob.save != nullptr) {
       PAWL_TRY(load_blob(i, bases_[i]));
-    } else if (layout_->entries[i].bytes > 0) {
+    } else if (layout_->entries[i].bytes > 0 && !places_[i].on_gpu) {
       std::memcpy(places_[i].data, bases_[i], layout_->entries[i].bytes);
     }
   }

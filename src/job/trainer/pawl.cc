@@ -368,6 +368,11 @@ pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report) {
   return PAWL_OK;
 }
 
+pawl_status pawl_stream_use(pawl_trainer* trainer, void* stream) {
+  const pawl_status entered = enter(trainer);
+  return entered != kGoOn ? entered : answer(trainer, trainer->trainer->use_stream(stream));
+}
+
 pawl_status pawl_window_open(pawl_trainer* trainer, uint64_t step, uint64_t samples) {
   const pawl_status entered = enter(trainer);
   return entered != kGoOn ? entered : answer(trainer, trainer->trainer->open_window(pawl::Step(step), samples));

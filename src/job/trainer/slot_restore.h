@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "job/snapshot/arena.h"
 #include "job/trainer/copy_plan.h"
+#include "job/trainer/gpu.h"
 
 namespace pawl::job {
 
@@ -22,23 +23,27 @@ class SlotRestore {
  public:
   // `plan` and what `to` points at must outlive this object. `progress`: called with each bucket of this thread.
   // `thread_count`: with this one; fewer will do.
-  SlotRestore(const CopyPlan& plan, EntryBases to, std::function<void()> progress, std::uint32_t thread_count = 1)
-      : plan_(plan), to_(to), progress_(std::move(progress)), thread_count_(thread_count) {}
+  // `gpu`: where some entries lie; may be nullptr.
+  SlotRestore(const CopyPlan& plan, EntryBases to, std::function<void()> progress, std::uint32_t thread_count = 1,
+              Gpu* gpu = nullptr)
+      : plan_(plan), to_(to), progress_(std::move(progress)), thread_count_(thread_count), gpu_(gpu) {}
 
   // From a slot that is being filled with the step of `filling`. Returns when all is copied; when nothing has come for a
   // second; when a bucket isn't what its line says (a fetch may begin anew: only a whole slot is judged); when
   // `interrupted`. What is left, copy_rest takes.
   void copy_what_comes(const Slot& slot, SlotWord filling, const std::function<bool()>& interrupted);
-  // What is left, from a whole slot. Fails: `corrupt` names the first bucket that isn't what its line says.
+  // What is left, from a whole slot. Fails: `corrupt` names the first bucket that isn't what its line says; `io`: the GPU
+  // took no bytes.
   [[nodiscard]] Status copy_rest(const Slot& slot);
   [[nodiscard]] std::uint32_t copied() const { return next_; }  // buckets, from the first on
 
  private:
-  [[nodiscard]] bool copy(const Slot& slot, std::uint32_t bucket) const;
+  class Way;  // one thread's, into host memory and to the GPU
   const CopyPlan& plan_;
   const EntryBases to_;
   const std::function<void()> progress_;
   const std::uint32_t thread_count_;
+  Gpu* const gpu_;
   std::uint32_t next_ = 0;
 };
 

@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr Duration kAttachMax = std::chrono::seconds(30);
 constexpr unsigned kRestoreThreadsMax = 16;                  // nothing trains meanwhile
+constexpr unsigned kGpuRestoreThreadsMax = 8;                // a link's rate needs no more, and each pins memory
 constexpr Duration kBadSourceMax = std::chrono::seconds(5);  // for the recovery that a corrupt source brings about
 
 // Drawn once: tells this process from any other that ever had its pid. A forked child must not attach with it.
@@ -171,6 +172,12 @@ Status Trainer::rebind(std::uint32_t index, void* data) {
   return declared_->rebind(index, data);
 }
 
+Status Trainer::use_stream(void* stream) {
+  if (!declared_) return Error{Code::invalid, "nothing can be declared yet: pawl_recover_join comes first"};
+  declared_->use_stream(static_cast<CudaStream>(stream));
+  return {};
+}
+
 Status Trainer::seal_layout() {
   PAWL_TRY(require_joined());
   if (capture_) return Error{Code::invalid, "the layout is sealed already"};
@@ -200,6 +207,7 @@ Status Trainer::map_arena() {
   CaptureSource source;
   source.plan = &declared_->plan();
   source.bases = declared_->bases();
+  source.gpu = declared_->gpu();
   source.page = [this]() -> TrainerPage& { return page(); };
   source.notify = [this] { session_->notify(); };
   source.interrupted = [this] { return session_->interrupted(); };
@@ -391,9 +399,12 @@ Status Trainer::restore() {
     return Error{Code::invalid,
                  text("step ", seat_->resume_step, " can't be restored: stable state of seat ", seat_->seat,
                       " was written while it was copied, which was found only when the copy was sealed")};
+  Gpu* gpu = declared_->gpu();
+  if (gpu != nullptr) PAWL_TRY(gpu->wait_until_idle());  // what it still does belongs to the step that is lost
   SlotRestore copy(
       declared_->plan(), declared_->bases(), [this] { progress(PAWL_PHASE_RESTORE); },
-      std::clamp(std::thread::hardware_concurrency(), 1u, kRestoreThreadsMax));
+      std::clamp(std::thread::hardware_concurrency(), 1u, gpu != nullptr ? kGpuRestoreThreadsMax : kRestoreThreadsMax),
+      gpu);
   if (const SlotWord word = slot.word(); word.state == SlotState::sealed) {
     // The table that the sums of the copied bytes are compared with.
     if (Status verified = slot.verify_header(); !verified)
@@ -402,7 +413,10 @@ Status Trainer::restore() {
     copy.copy_what_comes(slot, word, [this] { return session_->interrupted(); });
     PAWL_ASSIGN(slot, restore_source(false));
   }
-  if (Status copied = copy.copy_rest(slot); !copied) return report_bad_source(restore_slot_, std::move(copied).error());
+  if (Status copied = copy.copy_rest(slot); !copied) {
+    if (copied.error().code != Code::corrupt) return copied;  // the GPU's fault, not the source's
+    return report_bad_source(restore_slot_, std::move(copied).error());
+  }
   return declared_->unstage();
 }
 

@@ -56,6 +56,7 @@ class Trainer {
   [[nodiscard]] Result<std::uint32_t> add_tensor(LayoutEntry entry, void* data);
   [[nodiscard]] Result<std::uint32_t> add_blob(std::string name, std::uint64_t capacity, BlobCallbacks callbacks);
   [[nodiscard]] Status rebind(std::uint32_t index, void* data);
+  [[nodiscard]] Status use_stream(void* stream);
   [[nodiscard]] Status seal_layout();
 
   [[nodiscard]] Status step_begin(Step step);

@@ -6,6 +6,7 @@
 // to those buckets, before or after they were copied. find_difference() compares a whole copy with the memory that it
 // was made from: it finds any write after the copy.
 // What both miss: a write that puts the same bytes back, and one before the copy to a bucket of which no sum was taken.
+// What a GPU fails to read is looked at as unchanged: the copy has failed then as well.
 // Not thread-safe: begin and find_write are the training thread's.
 #pragma once
 
@@ -17,6 +18,7 @@
 
 #include "job/snapshot/arena.h"
 #include "job/trainer/copy_plan.h"
+#include "job/trainer/gpu.h"
 
 namespace pawl::job {
 
@@ -25,17 +27,19 @@ using WrittenEntry = std::optional<std::uint32_t>;
 
 class WindowCheck {
  public:
-  // Both must outlive this object. `seed`: which buckets are looked at.
-  WindowCheck(const CopyPlan& plan, EntryBases bases, std::uint64_t seed)
-      : plan_(plan), bases_(bases), random_state_(seed) {}
+  // All must outlive this object. `seed`: which buckets are looked at. `gpu`: where some entries lie; may be nullptr.
+  WindowCheck(const CopyPlan& plan, EntryBases bases, std::uint64_t seed, Gpu* gpu = nullptr)
+      : plan_(plan), bases_(bases), random_state_(seed), gpu_(gpu) {}
 
   // Takes the sums of `bucket_count` buckets (all of the stable ones if there are no more) from one drawn by chance on,
-  // spread evenly. Reads that many buckets.
-  void begin(std::uint32_t bucket_count);
+  // spread evenly. Reads that many buckets. Entries on a GPU are left out unless `gpus` says otherwise: to read them the
+  // training thread waits for all that the GPU still has to do.
+  enum class Gpus { skipped, read };
+  void begin(std::uint32_t bucket_count, Gpus gpus = Gpus::skipped);
   // The first entry of those buckets whose bytes are not what they were. The same window may be asked again.
   [[nodiscard]] WrittenEntry find_write() const;
-  // The first stable entry that isn't what its copy in `slot` is. Reads all stable state, and the slot, unless `stops`
-  // answers true, which is asked before each bucket.
+  // The first stable entry that isn't what its copy in `slot` is. Reads all stable state (on a GPU as it is when find_write
+  // was called), and the slot, unless `stops` answers true, which is asked before each bucket.
   [[nodiscard]] WrittenEntry find_difference(const Slot& slot, const std::function<bool()>& stops) const;
 
  private:
@@ -43,11 +47,16 @@ class WindowCheck {
     EntryRange range;
     std::uint32_t sum;
   };
-  [[nodiscard]] std::uint32_t sum_of(const EntryRange& range) const;
+  // Its bytes as they are now, in `scratch` if they lie on a GPU; nullptr: that can't be read.
+  [[nodiscard]] const std::byte* bytes_of(const EntryRange& range, std::vector<std::byte>& scratch) const;
+  [[nodiscard]] std::optional<std::uint32_t> sum_of(const EntryRange& range, std::vector<std::byte>& scratch) const;
+  [[nodiscard]] bool on_gpu(const EntryRange& range) const { return gpu_ != nullptr && gpu_->holds(range.entry); }
 
   const CopyPlan& plan_;
   const EntryBases bases_;
   std::uint64_t random_state_;
+  Gpu* const gpu_;
+  bool reads_gpu_ = false;
   std::vector<RangeSum> sums_;
 };
 
