@@ -60,15 +60,17 @@ def choose_managed(local_rank: int) -> torch.device:
     return device
 
 
-def use(device: torch.device) -> None:
-    """Of the managed job, before anything else touches CUDA. Idempotent. Fails: Refused, for settings of the
-    environment under which a loss can't be survived."""
+def use(device: torch.device, select: bool = True) -> None:
+    """Of the managed job, before anything else touches CUDA. Idempotent. `select`: not yet, where it isn't needed soon,
+    since it takes some of the GPU's memory. Fails: Refused, for settings of the environment under which a loss can't be
+    survived."""
     global _device
     if device.type == "cuda":
         import torch
         _set_nccl_environment()
-        torch.cuda.set_device(device)
         _refuse_graphs()
+        if select:
+            torch.cuda.set_device(device)
     _device = device
 
 

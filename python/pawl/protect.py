@@ -14,6 +14,7 @@ import functools
 import gc
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -516,6 +517,7 @@ class OptimizerWatch:
     def __init__(self, protected: Protected, before_update: Callable[[], None]) -> None:
         self._protected, self._before_update = protected, before_update
         self._known: dict[int, Any] = {}  # optimizers that are protected
+        self._thread = threading.get_ident()
         self._register()
         _see_scaler_steps()
         OptimizerWatch._living.append(self)
@@ -543,6 +545,9 @@ class OptimizerWatch:
 
     def _before(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if self._is_protected(optimizer):
+            if threading.get_ident() != self._thread:  # backward() of what lies on a GPU has a thread of its own
+                raise Refused(f"{type(optimizer).__name__} steps in another thread than the training's, as in a hook "
+                              f"that backward() calls, and there no window can be closed: step it after backward()")
             self._before_update()
             computes = any(map(callable, (*arguments, *keywords.values())))
             return self._protected.gradients.about_to_step(optimizer, computes)

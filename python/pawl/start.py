@@ -103,7 +103,7 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_misma
     _extension.load()  # may have to be built: nobody waits for this process before it is attached
     refuse_made_group()
     device = devices.choose_managed(int(os.environ.get("LOCAL_RANK", "0")))
-    devices.use(device)
+    devices.use(device, select=rehearse)
     try:
         trainer = Trainer()
     except Unreachable as nobody:
@@ -113,6 +113,7 @@ def _init_managed(rehearse: bool, state_bytes: int, timeout: timedelta, on_misma
     try:
         groups.register()  # what takes long, or can't be, shows before there is a seat
         seat, rehearsed = wait_for_seat(trainer, rehearse, timeout)
+        devices.use(device)
         while True:
             try:
                 job = ManagedJob(trainer, seat, state_bytes=state_bytes, timeout=timeout, on_mismatch=on_mismatch,

@@ -279,6 +279,8 @@ class ChoiceTest(unittest.TestCase):
 
     def test_nccl_leaves_the_process_alive(self):
         with cuda(2):
+            devices.use(torch.device("cuda", 1), select=False)
+            torch.cuda.set_device.assert_not_called()
             devices.use(torch.device("cuda", 1))
             torch.cuda.set_device.assert_called_once_with(torch.device("cuda", 1))
         self.assertTrue(os.environ["NCCL_HOSTID"].startswith("pawl-"))
@@ -316,6 +318,30 @@ class ChoiceTest(unittest.TestCase):
                 protect.refuse_device("a", torch.device("cuda", 0))
             with self.refuses("a lies on meta"):
                 protect.refuse_device("a", torch.device("meta"))
+
+    def test_an_optimizer_that_steps_inside_of_backward_is_refused(self):
+        """On a GPU autograd has a thread of its own, where pawl can't be told."""
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        protected, updates = protect.Protected(0, 1), []
+        protected.add([model, optimizer], None)
+        watch = protect.OptimizerWatch(protected, lambda: updates.append(1))
+        self.addCleanup(watch.close)
+        model(torch.ones(1, 2)).sum().backward()
+        errors = []
+
+        def step():
+            try:
+                optimizer.step()
+            except Refused as refused:
+                errors.append(str(refused))
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+        self.assertIn("SGD steps in another thread", errors[0])
+        self.assertEqual([], updates)
+        step()
+        self.assertEqual([1], updates)
 
     def test_graphs_are_refused_with_the_reason(self):
         class Graph:
