@@ -126,6 +126,11 @@ def last_losses(folder):
     return {(each["rank"], each["step"]): each["loss"] for each in lines}
 
 
+def syncs_of(folder):
+    """How often the host waits for the device in a step."""
+    return statistics.median(each["syncs"] for each in steps_of(folder) if each["step"] > FIRST_STEPS)
+
+
 def next_step_ms(folder, killed_ns, world):
     """From the kill until the first step that every seat has done after it."""
     done = {}
@@ -165,6 +170,7 @@ def part_kill(options, folder, parallel):
     say(f"{parallel}_random_equal", "yes" if all(a["random"] == b["random"] for a, b in zip(mine, theirs, strict=True))
         else "no")
     say(f"{parallel}_losses_equal", "yes" if not losses else f"no: {len(losses)}, from (rank, step) {min(losses)} on")
+    say(f"{parallel}_syncs_plain_and_pawl", f"{syncs_of(plain)} {syncs_of(with_pawl)}")
     say(f"{parallel}_kill_to_next_step_ms", f"{next_step_ms(with_pawl, killed_ns, world):.0f}")
 
 

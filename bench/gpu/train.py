@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import time
+import warnings
 
 if "PAWL_SOCKET" not in os.environ:
     os.environ["NCCL_HOSTID"] = f"bench-{os.getpid()}"  # else NCCL refuses two ranks on one GPU
@@ -96,14 +97,36 @@ def wrapped(model, parallel, device):
     return model
 
 
+class Syncs:
+    """How often the host waits for the device, as torch sees it."""
+
+    def __init__(self):
+        self.count = 0
+        if torch.cuda.is_available():
+            shown = warnings.showwarning
+
+            def show(message, *rest):
+                if "synchronizing CUDA operation" in str(message):
+                    self.count += 1
+                else:
+                    shown(message, *rest)
+            warnings.simplefilter("always")
+            warnings.showwarning = show
+            torch.cuda.set_sync_debug_mode("warn")
+
+    def take(self):
+        count, self.count = self.count, 0
+        return count
+
+
 class Record:
     def __init__(self, folder):
-        self.folder = folder
+        self.folder, self.syncs = folder, Syncs()
         os.makedirs(folder, exist_ok=True)
 
     def step(self, job, step, loss, began):
         line = {"step": int(step), "t_ns": time.monotonic_ns(), "took_ms": (time.monotonic() - began) * 1e3,
-                "loss": loss.hex(), "generation": job.generation}
+                "loss": loss.hex(), "generation": job.generation, "syncs": self.syncs.take()}
         path = os.path.join(self.folder, f"steps.{job.rank}.{os.getpid()}.jsonl")
         with open(path, "ab", buffering=0) as file:
             file.write(json.dumps(line).encode() + b"\n")
