@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 // only by the abort.
 constexpr std::chrono::milliseconds kUsersMax{200};
 constexpr std::chrono::milliseconds kLook{1};
+constexpr std::chrono::milliseconds kLookForOthers{20};  // who still refer to the backend
 
 // 0: none.
 template <class Backend>
@@ -105,7 +106,7 @@ void DeviceGroup::await_users() const {
 
 void DeviceGroup::free() {
   // Whoever still has it may not be the one who frees it: they go within moments.
-  while (backend_.use_count() > 1 || users_ > 0) std::this_thread::sleep_for(kLook);
+  while (backend_.use_count() > 1 || users_ > 0) std::this_thread::sleep_for(kLookForOthers);
   backend_.reset();
 }
 

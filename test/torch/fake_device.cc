@@ -35,7 +35,8 @@ struct State {
   std::vector<std::shared_ptr<Progress>> works;
   bool completes = true;  // works are done from the start
   bool keeps_outputs = true;
-  bool abort_hangs = false;    // until it is released
+  bool abort_hangs = false;  // until it is released
+  bool abort_raises = false;
   bool enqueue_hangs = false;  // likewise, or until an abort
   int error = 0;               // as getError() tells it
   std::atomic<int> aborts{0}, shutdowns{0}, users{0}, users_at_abort{0}, starts{0}, ends{0};
@@ -105,6 +106,7 @@ class FakeBackend final : public ::c10d::Backend {
     state_->users_at_abort = state_->users.load();
     std::unique_lock lock(state_->mutex);
     state_->changed.wait(lock, [this] { return !state_->abort_hangs; });
+    if (state_->abort_raises) throw std::runtime_error("NCCL error: internal error");
     state_->aborted = true;
     state_->changed.notify_all();
   }
@@ -141,6 +143,7 @@ PYBIND11_MODULE(pawl_fake_device, module) {
       .def(py::init<>())
       .def("completes", [](State& state, bool value) { set(state, &State::completes, value); })
       .def("keeps_outputs", [](State& state, bool value) { set(state, &State::keeps_outputs, value); })
+      .def("abort_raises", [](State& state, bool value) { set(state, &State::abort_raises, value); })
       .def("abort_hangs", [](State& state, bool value) { set(state, &State::abort_hangs, value); })
       .def("enqueue_hangs", [](State& state, bool value) { set(state, &State::enqueue_hangs, value); })
       .def("set_error",

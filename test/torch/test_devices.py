@@ -19,7 +19,18 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
-from pawl import _extension, devices, groups, protect, rehearsal, replicas, tagged_values, volatile_state  # noqa: E402
+from pawl import (  # noqa: E402
+    _extension,
+    devices,
+    groups,
+    membership,
+    protect,
+    rehearsal,
+    replicas,
+    script_exit,
+    tagged_values,
+    volatile_state,
+)
 from pawl.errors import Refused  # noqa: E402
 
 FAKE = os.environ.get("PAWL_FAKE_DEVICE", "")
@@ -177,6 +188,17 @@ class WorkTest(unittest.TestCase):
         groups.wait_all()
         self.assertIsNone(groups.failed())
         self.device.abort_hangs(False)
+        self.assert_freed()
+
+    def test_an_abort_that_raises_frees_who_waits_too(self):
+        self.device.abort_raises(True)
+        self.reduce()
+        thread = self.waiting()
+        began = time.monotonic()
+        groups.fail("a peer died")
+        self.assert_ends(thread)
+        groups.close_generation()
+        self.assertLess(time.monotonic() - began, 5)
         self.assert_freed()
 
     def test_who_enqueues_is_let_out_before_an_abort_or_freed_by_it(self):
@@ -368,6 +390,18 @@ class ChoiceTest(unittest.TestCase):
                 self.assertIsNone(devices.error_that_stays())
             with cuda(1, synchronize=broken):
                 self.assertEqual("CUDA error: an illegal memory access was encountered", devices.error_that_stays())
+
+    def test_a_process_whose_gpu_is_broken_ends_and_leaves_its_seat(self):
+        trainer = mock.Mock()
+        member = membership.Membership(trainer, SimpleNamespace(resume_step=0), LONG)
+        with mock.patch.object(groups, "close_generation"), mock.patch.object(groups, "lost", lambda: ""):
+            with mock.patch.object(devices, "error_that_stays", lambda: "CUDA error: unspecified launch failure"), \
+                    mock.patch.object(script_exit, "exit_now", side_effect=SystemExit(1)) as ended:
+                self.assertRaises(SystemExit, member.leave, "a peer died")
+            self.assertRegex(ended.call_args.args[0], "can't be used .*unspecified launch failure.* takes its seat")
+            trainer.recover_join.assert_not_called()
+            member.leave("a peer died")
+        trainer.recover_join.assert_called_once_with()
 
     def test_a_rehearsal_is_on_the_gpu_of_its_process(self):
         os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="4")
