@@ -48,7 +48,7 @@ def parse():
 
 
 def environment(options):
-    given = {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
+    given = {"PAWL_GPU": "1", "PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
              "PYTHONPATH": os.path.join(ROOT, "python"), "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1",
              "GLOO_SOCKET_IFNAME": "lo", "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN")}
     if options.cpu:

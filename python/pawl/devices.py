@@ -50,9 +50,16 @@ def choose(local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
+def wanted() -> bool:
+    """PAWL_GPU=1: jobs train on GPUs. Not yet by default: it has been tried with stand-ins for NCCL and the GPU only."""
+    return os.environ.get("PAWL_GPU", "").lower() not in _NO
+
+
 def choose_managed(local_rank: int) -> torch.device:
-    """The same under `pawl run`. Fails: Refused, also where the GPUs are not NVIDIA's."""
+    """The same under `pawl run`; the CPU unless GPUs are wanted. Fails: Refused, also where the GPUs are not NVIDIA's."""
     import torch
+    if not wanted():
+        return torch.device("cpu")
     device = choose(local_rank)
     if device.type == "cuda" and torch.version.cuda is None:
         raise Refused(f"PyTorch {torch.__version__} is not built for CUDA, and pawl captures from NVIDIA's GPUs only: "

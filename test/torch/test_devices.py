@@ -283,6 +283,7 @@ class ChoiceTest(unittest.TestCase):
             self.addCleanup(patched.stop)
         for name in [each for each in os.environ if each.startswith(("TORCH_NCCL", "NCCL_HOSTID"))]:
             del os.environ[name]
+        os.environ["PAWL_GPU"] = "1"
 
     def refuses(self, *words):
         return self.assertRaisesRegex(Refused, ".*".join(words))
@@ -294,6 +295,14 @@ class ChoiceTest(unittest.TestCase):
                 devices.choose_managed(4)
         with cuda(0):
             self.assertEqual(torch.device("cpu"), devices.choose_managed(7))
+
+    def test_nobody_gets_a_gpu_without_asking(self):
+        for value in ("0", "", "no"):
+            with cuda(4), mock.patch.dict(os.environ, PAWL_GPU=value):
+                self.assertEqual(torch.device("cpu"), devices.choose_managed(0))
+        del os.environ["PAWL_GPU"]
+        with cuda(4):
+            self.assertEqual(torch.device("cpu"), devices.choose_managed(0))
 
     def test_gpus_of_others_are_refused(self):
         with cuda(1), mock.patch.object(torch.version, "cuda", None), self.refuses("not built for CUDA", "HIP_VISIBLE"):
