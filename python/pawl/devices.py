@@ -51,12 +51,13 @@ def choose(local_rank: int) -> torch.device:
 
 
 def wanted() -> bool:
-    """PAWL_GPU=1: jobs train on GPUs. Not yet by default: it has been tried with stand-ins for NCCL and the GPU only."""
+    """PAWL_GPU=1: jobs train on GPUs. Not by default yet: it has been tried with stand-ins for NCCL and the GPU only.
+    """
     return os.environ.get("PAWL_GPU", "").lower() not in _NO
 
 
 def choose_managed(local_rank: int) -> torch.device:
-    """The same under `pawl run`; the CPU unless GPUs are wanted. Fails: Refused, also where the GPUs are not NVIDIA's."""
+    """The same under `pawl run`; the CPU unless GPUs are wanted. Fails: Refused, also where they are not NVIDIA's."""
     import torch
     if not wanted():
         return torch.device("cpu")
