@@ -55,6 +55,7 @@ class GpuScene {
     Result<std::unique_ptr<Gpu>> gpu = Gpu::open(0);
     if (!gpu) give_up(gpu.error().what);
     gpu_ = std::move(*gpu);
+    gpu_->use_stream(stream_);
     for (std::uint32_t i = 0; i < scene_.layout().entries.size(); ++i) {
       bases_.push_back(reinterpret_cast<std::byte*>(state_) + scene_.layout().entries[i].payload_offset);
       gpu_->set_holds(i, true);

@@ -35,7 +35,7 @@ const CudaDriver* look_up() {
       find(library, "cuStreamWaitEvent", driver.stream_wait_event) &&
       find(library, "cuStreamIsCapturing", driver.stream_is_capturing) &&
       find(library, "cuEventCreate", driver.event_create) && find(library, "cuEventDestroy_v2", driver.event_destroy) &&
-      find(library, "cuEventRecord", driver.event_record) &&
+      find(library, "cuEventRecord", driver.event_record) && find(library, "cuEventQuery", driver.event_query) &&
       find(library, "cuEventSynchronize", driver.event_synchronize) &&
       find(library, "cuMemHostAlloc", driver.host_alloc) && find(library, "cuMemFreeHost", driver.host_free) &&
       find(library, "cuMemcpyDtoHAsync_v2", driver.copy_to_host) &&

@@ -35,6 +35,7 @@ struct CudaDriver {
   CudaAnswer (*event_create)(CudaEvent* event, unsigned flags);
   CudaAnswer (*event_destroy)(CudaEvent event);
   CudaAnswer (*event_record)(CudaEvent event, CudaStream stream);
+  CudaAnswer (*event_query)(CudaEvent event);
   CudaAnswer (*event_synchronize)(CudaEvent event);
   CudaAnswer (*host_alloc)(void** memory, std::size_t bytes, unsigned flags);  // pinned
   CudaAnswer (*host_free)(void* memory);
@@ -43,9 +44,12 @@ struct CudaDriver {
   CudaAnswer (*error_string)(CudaAnswer answer, const char** text);
 };
 
-inline constexpr int kCudaMemoryType = 2;  // attributes of pointers
+inline constexpr CudaAnswer kCudaNotReady = 600;
+inline constexpr int kCudaPointerContext = 1;  // attributes of pointers
+inline constexpr int kCudaMemoryType = 2;
+inline constexpr int kCudaIsManaged = 8;
 inline constexpr int kCudaDeviceOrdinal = 9;
-inline constexpr unsigned kCudaMemoryOfDevice = 2;  // values of the first
+inline constexpr unsigned kCudaMemoryOfDevice = 2;  // values of kCudaMemoryType
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventBlockingSync = 1;  // who waits for it sleeps
 inline constexpr unsigned kCudaEventWithoutTiming = 2;

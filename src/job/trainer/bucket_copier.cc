@@ -15,11 +15,11 @@ bool BucketCopier::is_time_to_notify() {
   return now >= at && notify_at_ns_.compare_exchange_strong(at, now + Duration(kNoticeInterval).count());
 }
 
-void BucketCopier::copy_until(std::uint32_t end) {
+void BucketCopier::copy_until(std::uint32_t end, bool alone) {
   const Duration begin = clock_.now();
   if (source_.gpu == nullptr || !source_.gpu->holds_some()) {
     copy_from_host(end);
-  } else if (Status copied = copy_from_gpu(end); !copied) {
+  } else if (Status copied = copy_from_gpu(end, alone); !copied) {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = std::move(copied).error().what;
     cancel();
@@ -41,11 +41,12 @@ void BucketCopier::copy_from_host(std::uint32_t end) {
 
 // As many buckets as a piece holds at a time; while one piece is taken, the GPU fills the others. Whatever it was told to
 // copy has ended when the lane goes back, also after a failure.
-Status BucketCopier::copy_from_gpu(std::uint32_t end) {
-  if (next_.load(std::memory_order_relaxed) >= end) return {};  // the others have taken all
+Status BucketCopier::copy_from_gpu(std::uint32_t end, bool alone) {
+  if (cancelled() || next_.load(std::memory_order_relaxed) >= end) return {};  // the others have taken all
   Gpu& gpu = *source_.gpu;
-  PAWL_ASSIGN(GpuLaneLoan lane, gpu.lane());
-  PAWL_TRY(lane->follow(gpu.window()));
+  Result<GpuLaneLoan> loan = gpu.lane();
+  if (!loan) return alone ? Status(std::move(loan).error()) : Status();
+  GpuLaneLoan lane = std::move(*loan);
   const auto bucket_bytes = static_cast<std::uint32_t>(slot_.bucket(0).size());
   GpuBucketReader reader(*source_.plan, source_.bases, gpu, *lane, bucket_bytes);
   bool unannounced = false;

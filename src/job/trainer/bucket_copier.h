@@ -46,8 +46,10 @@ class BucketCopier {
   void continue_at(std::uint32_t bucket) { next_ = bucket; }
 
   // Takes buckets up to `end` until there are none or the window is cancelled. Notifies pawld of the first one, then not
-  // more often than kNoticeInterval, all threads together, and at the end; counts the time in the page.
-  void copy_until(std::uint32_t end);
+  // more often than kNoticeInterval, all threads together, and at the end; counts the time in the page. What lies on a GPU
+  // is copied as it is: the window's mark has been reached (Gpu::reach_window), or the window is cancelled. `alone`: others may not
+  // be there; who isn't leaves the work to them if there is no memory for what it needs.
+  void copy_until(std::uint32_t end, bool alone = true);
   // So many buckets of this window are copied.
   [[nodiscard]] std::uint32_t copied() const { return copied_.load(std::memory_order_relaxed); }
   // Why the window was cancelled in here: a GPU couldn't be read. Any thread.
@@ -66,7 +68,7 @@ class BucketCopier {
  private:
   [[nodiscard]] bool is_time_to_notify();
   void copy_from_host(std::uint32_t end);
-  [[nodiscard]] Status copy_from_gpu(std::uint32_t end);
+  [[nodiscard]] Status copy_from_gpu(std::uint32_t end, bool alone);
   void bucket_done(std::uint32_t index, std::uint32_t sum, bool& unannounced);
   const CaptureSource& source_;
   const CopyKernel& kernel_;

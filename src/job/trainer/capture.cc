@@ -39,10 +39,11 @@ Status Capture::open(Generation generation, Step step, std::uint64_t samples) {
   if (threads_.empty()) PAWL_TRY(start_threads());
   const bool compared = compared_left_ > 0;
   if (source_.gpu != nullptr && source_.gpu->holds_some()) PAWL_TRY(source_.gpu->mark_window());
-  check_.begin(paranoid_  ? UINT32_MAX
-               : compared ? kSummedBucketsMax
-                          : kSummedBuckets,
-               paranoid_ || compared ? WindowCheck::Gpus::read : WindowCheck::Gpus::skipped);
+  PAWL_TRY(check_.begin(paranoid_  ? UINT32_MAX
+                        : compared ? kSummedBucketsMax
+                                   : kSummedBuckets,
+                        paranoid_ || compared ? WindowCheck::Gpus::read : WindowCheck::Gpus::skipped,
+                        source_.interrupted));
   opened_at_ = real_clock().now();
   std::lock_guard lock(mutex_);
   state_ = {generation, step, samples};
@@ -64,7 +65,7 @@ void Capture::stage_done() {
 void Capture::settle() {
   std::unique_lock lock(mutex_);
   window_.needed = true;  // all seats stand at this step: nothing that they could agree on better comes
-  settle(lock);
+  settle(lock, Deadline::never());
 }
 
 void Capture::unsettle() {
@@ -73,13 +74,16 @@ void Capture::unsettle() {
 }
 
 // Only the sums are taken outside of the lock.
-void Capture::settle(std::unique_lock<std::mutex>& lock) {
+void Capture::settle(std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
   if (window_.settled) return;
   lock.unlock();
-  const WrittenEntry written = check_.find_write();
+  const Result<WrittenEntry> written =
+      check_.find_write([&] { return copier_.cancelled() || deadline.passed() || source_.interrupted(); });
   lock.lock();
-  if (written) {
-    window_.result.written = written;
+  if (!written) {
+    cancel(written.error().what);
+  } else if (*written) {
+    window_.result.written = *written;
     cancel(kWritten);
   }
   window_.settled = true;
@@ -108,7 +112,7 @@ void Capture::cancel(std::string why) {
 WindowResult Capture::fence(FenceOptions options) {
   const Duration begun = real_clock().now();
   std::unique_lock lock(mutex_);
-  settle(lock);
+  settle(lock, options.deadline);
   const Deadline worth = options.wait_max == Duration::max() ? Deadline::never() : Deadline::in(options.wait_max);
   window_.last_chance = !options.waits_for_slot;
   window_.needed = options.waits_for_slot;
@@ -121,9 +125,10 @@ WindowResult Capture::fence(FenceOptions options) {
     } else if (comes_too_late(worth)) {
       cancel(kTooLate);
     }
-    // The trainer is alive, whatever the hang watch thinks of its waiting. A cancelled window is resolved within the
-    // copy of one bucket.
-    source_.page().progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()));
+    // The trainer is alive, whatever the hang watch thinks of its waiting; not so if it is its GPU that stands still. A
+    // cancelled window is resolved within the copy of one bucket, or of a GPU's pieces.
+    if (window_.stage != Stage::awaiting)
+      source_.page().progress_at_ns.store(static_cast<std::uint64_t>(real_clock().now().count()));
     changed_.wait_for(lock,
                       std::min({options.deadline.left(), worth.left(), kInterruptionInterval}) + microseconds(10));
   }
@@ -194,6 +199,7 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
                                               : text("no slot was free: an earlier step is not yet committed"));
   }
   copier_.set_slot(*slot, state_.generation, state_.step);
+  await_gpu(lock);
   window_.stage = Stage::copying;
   window_.copying_since = real_clock().now();
   changed_.notify_all();
@@ -223,6 +229,16 @@ void Capture::capture_window(std::unique_lock<std::mutex>& lock) {
   resolve(sealed, std::move(why));
 }
 
+// Until the GPU has run what precedes the window: the copies that come then end by themselves.
+void Capture::await_gpu(std::unique_lock<std::mutex>& lock) {
+  if (source_.gpu == nullptr || !source_.gpu->holds_some()) return;
+  window_.stage = Stage::awaiting;
+  lock.unlock();
+  const Result<bool> reached = source_.gpu->reach_window([this] { return copier_.cancelled(); });
+  lock.lock();
+  if (!reached) cancel(reached.error().what);
+}
+
 void Capture::note_failed_copy() {
   if (window_.why_cancelled.empty()) window_.why_cancelled = copier_.failure().value_or("");
 }
@@ -232,10 +248,11 @@ void Capture::compare(std::unique_lock<std::mutex>& lock) {
   changed_.wait(lock, [this] { return window_.may_end(copier_.cancelled()); });
   if (!window_.compared || copier_.cancelled()) return;
   lock.unlock();
-  const WrittenEntry written = check_.find_difference(copier_.slot(), [this] { return copier_.cancelled(); });
+  const Result<WrittenEntry> written = check_.find_difference(copier_.slot(), [this] { return copier_.cancelled(); });
   lock.lock();
-  if (!written) return;
-  window_.result.written = written;
+  if (!written) return cancel(written.error().what);
+  if (!*written) return;
+  window_.result.written = *written;
   cancel(kWritten);
 }
 
@@ -305,7 +322,7 @@ void Capture::help(std::uint32_t index) {
     helped = window_.number;
     ++window_.helping;
     lock.unlock();
-    copier_.copy_until(source_.plan->first_volatile_bucket());
+    copier_.copy_until(source_.plan->first_volatile_bucket(), false);
     lock.lock();
     --window_.helping;
     changed_.notify_all();

@@ -93,7 +93,7 @@ class Capture {
   using Stage = CaptureWindow::Stage;
 
   [[nodiscard]] Status start_threads();
-  void settle(std::unique_lock<std::mutex>& lock);
+  void settle(std::unique_lock<std::mutex>& lock, const Deadline& deadline);
   void cancel(std::string why);
   void mark_if_sealed() const;
 
@@ -102,6 +102,7 @@ class Capture {
   void capture_window(std::unique_lock<std::mutex>& lock);
   void compare(std::unique_lock<std::mutex>& lock);
   void note_failed_copy();
+  void await_gpu(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::optional<Slot> choose(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::optional<Slot> try_choose(bool needed);
   void resolve(bool captured, std::string why);

@@ -1,6 +1,6 @@
 // CaptureWindow: how far the capture of one step is, what its threads may do next, and how it ended.
 //
-// Its stages come in this order, and some are left out: idle, choosing (a slot), copying (helpers may begin), finishing
+// Its stages come in this order, and some are left out: idle, choosing (a slot), awaiting (a GPU), copying (helpers may begin), finishing
 // (none begins any more), resolved, idle again. It is resolved once: sealed, or void with a reason.
 // A value: it has no lock and waits for nothing. Who locks and who waits is job/trainer/capture.h.
 #pragma once
@@ -24,7 +24,7 @@ struct WindowResult {
 };
 
 struct CaptureWindow {
-  enum class Stage { idle, choosing, copying, finishing, resolved };
+  enum class Stage { idle, choosing, awaiting, copying, finishing, resolved };
 
   Stage stage = Stage::idle;
   std::uint64_t number = 0;     // of the window: a helper helps each one once

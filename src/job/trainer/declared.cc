@@ -1,5 +1,6 @@
 #include "job/trainer/declared.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -29,8 +30,8 @@ Result<std::uint32_t> Declared::add_tensor(LayoutEntry entry, void* data) {
   const std::string name = text(entry.name, " (", entry.role, ")");
   Result<bool> on_gpu = find_gpu(data);
   if (!on_gpu) return std::move(on_gpu).error().within(text("tensor ", name));
-  PAWL_ASSIGN(const std::uint32_t index, builder_.add(std::move(entry)));
-  places_.push_back({static_cast<std::byte*>(data), {}, *on_gpu});
+  Result<std::uint32_t> index = builder_.add(std::move(entry));
+  if (index) places_.push_back({static_cast<std::byte*>(data), {}, *on_gpu});
   return index;
 }
 
@@ -40,10 +41,14 @@ Result<bool> Declared::find_gpu(const void* data) {
   if (!number) return false;
   if (gpu_ == nullptr && sealed())
     return Error{Code::invalid, text("it lies on GPU ", *number, ", and no tensor did when the layout was sealed")};
-  if (gpu_ == nullptr) {
+  const bool some = std::any_of(places_.begin(), places_.end(), [](const Place& each) { return each.on_gpu; });
+  if (gpu_ == nullptr || (!some && !sealed() && gpu_->number() != *number)) {
     PAWL_ASSIGN(gpu_, Gpu::open(*number));
-    gpu_->use_stream(stream_);
+    if (stream_) gpu_->use_stream(*stream_);
   }
+  if (gpu_->number() == *number && !gpu_->is_of_its_context(data))
+    return Error{Code::invalid, text("it lies in another CUDA context than the primary one of GPU ", *number,
+                                     ", which can't be captured: use cuDevicePrimaryCtxRetain, as the runtime does")};
   if (gpu_->number() == *number) return true;
   return Error{Code::invalid, text("it lies on GPU ", *number, ", and others on GPU ", gpu_->number(),
                                    ": a trainer's state lies on one GPU")};

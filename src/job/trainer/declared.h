@@ -84,7 +84,7 @@ class Declared {
   CopyPlan plan_;
   std::vector<std::byte> staging_;  // the payload from stable_bytes on
   std::vector<std::byte*> bases_;
-  CudaStream stream_ = nullptr;
+  std::optional<CudaStream> stream_;
   std::unique_ptr<Gpu> gpu_;
 };
 

@@ -1,13 +1,17 @@
 #include "job/trainer/gpu.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "base/text.h"
+#include "env/clock.h"
 
 namespace pawl::job {
 namespace {
+
+constexpr Duration kLook = std::chrono::microseconds(50);  // less than a piece takes on the link
 
 // The calling thread's context while this lives; whatever was current before is so again.
 class Current {
@@ -35,7 +39,8 @@ CudaAddress address_of(const std::byte* device) {
 void append(std::vector<GpuRange>& ranges, GpuRange range) {
   if (!ranges.empty()) {
     GpuRange& last = ranges.back();
-    if (last.device + last.bytes == range.device && last.offset + last.bytes == range.offset) {
+    if (last.entry == range.entry && last.device + last.bytes == range.device &&
+        last.offset + last.bytes == range.offset) {
       last.bytes += range.bytes;
       return;
     }
@@ -130,9 +135,10 @@ std::optional<int> Gpu::number_at(const void* memory) {
   const CudaDriver* driver = memory == nullptr ? nullptr : loaded_cuda_driver();
   if (driver == nullptr) return std::nullopt;
   const auto address = address_of(static_cast<const std::byte*>(memory));
-  unsigned kind = 0;
-  if (driver->pointer_attribute(&kind, kCudaMemoryType, address) != 0 || kind != kCudaMemoryOfDevice)
-    return std::nullopt;
+  unsigned kind = 0, managed = 0;
+  if (driver->pointer_attribute(&kind, kCudaMemoryType, address) != 0) return std::nullopt;
+  if (driver->pointer_attribute(&managed, kCudaIsManaged, address) != 0) managed = 0;
+  if (kind != kCudaMemoryOfDevice && managed == 0) return std::nullopt;
   int number = 0;
   if (driver->pointer_attribute(&number, kCudaDeviceOrdinal, address) != 0) return std::nullopt;
   return number;
@@ -168,6 +174,12 @@ Gpu::~Gpu() {
   (void)driver_->primary_context_release(device_);
 }
 
+bool Gpu::is_of_its_context(const void* memory) const {
+  CudaContext owner = nullptr;
+  const auto address = address_of(static_cast<const std::byte*>(memory));
+  return driver_->pointer_attribute(&owner, kCudaPointerContext, address) != 0 || owner == nullptr || owner == context_;
+}
+
 void Gpu::set_holds(std::uint32_t entry, bool here) {
   if (holds(entry) == here) return;
   if (entry >= entries_.size()) entries_.resize(entry + 1, false);
@@ -193,7 +205,24 @@ Status Gpu::mark(CudaEvent event) {
 }
 
 Status Gpu::mark_window() {
+  if (!stream_is_known_)
+    return Error{Code::invalid, text("GPU ", number_,
+                                     ": in which stream the state is written isn't known: "
+                                     "pawl_stream_use comes first")};
   return mark(window_);
+}
+
+Result<bool> Gpu::reach(CudaEvent event, const std::function<bool()>& stops) const {
+  const Current current(*driver_, context_);
+  for (;;) {
+    const CudaAnswer answer = driver_->event_query(event);
+    if (answer != kCudaNotReady) {
+      PAWL_TRY(checked(answer, "wait for the stream"));
+      return true;
+    }
+    if (stops()) return false;
+    real_clock().sleep(kLook);
+  }
 }
 
 Status Gpu::mark_check() {
@@ -246,7 +275,7 @@ Status Gpu::copy_out(std::span<const Copy> copies) {
   for (const Copy& copy : copies) {
     for (std::uint64_t done = 0; done < copy.bytes;) {
       const std::uint64_t part = std::min(copy.bytes - done, lane->piece_bytes() - filled);
-      ranges.push_back({copy.device + done, filled, part});
+      ranges.push_back({0, copy.device + done, filled, part});
       hosts.push_back(copy.host + done);
       done += part;
       filled += part;
@@ -274,7 +303,7 @@ Status Gpu::copy_in(std::span<const Copy> copies) {
     for (std::uint64_t done = 0; done < copy.bytes;) {
       const std::uint64_t part = std::min(copy.bytes - done, lane->piece_bytes() - filled);
       std::memcpy(lane->piece(0) + filled, copy.host + done, part);
-      ranges.push_back({copy.device + done, filled, part});
+      ranges.push_back({0, copy.device + done, filled, part});
       done += part;
       filled += part;
       if (filled == lane->piece_bytes()) PAWL_TRY(put());
@@ -286,10 +315,9 @@ Status Gpu::copy_in(std::span<const Copy> copies) {
 Status Gpu::read_checked(const std::byte* device, std::uint64_t bytes, std::vector<std::byte>& scratch) {
   if (scratch.size() < bytes) scratch.resize(bytes);
   PAWL_ASSIGN(GpuLaneLoan lane, this->lane());
-  PAWL_TRY(lane->follow(check_));
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t part = std::min(bytes - done, lane->piece_bytes());
-    const GpuRange range{const_cast<std::byte*>(device) + done, 0, part};
+    const GpuRange range{0, const_cast<std::byte*>(device) + done, 0, part};
     PAWL_TRY(lane->read(0, {&range, 1}));
     PAWL_TRY(lane->wait(0));
     std::memcpy(scratch.data() + done, lane->piece(0), part);

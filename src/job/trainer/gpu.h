@@ -11,9 +11,11 @@
 // Threads: lane() any thread; a lane is one thread's. All else is the training thread's.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,14 +29,16 @@ namespace pawl::job {
 
 class Gpu;
 
-// Bytes of GPU memory, and where in a piece they go or come from.
+// Bytes of an entry in GPU memory, and where in a piece they go or come from.
 struct GpuRange {
+  std::uint32_t entry = 0;
   std::byte* device = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-// Appends a range; one range for two that follow one another on both sides: a copy costs the driver some microseconds.
+// Appends a range; one range for two of an entry that follow one another on both sides: a copy costs the driver some
+// microseconds. Two entries may follow one another, too, but in two allocations, and no copy may span these.
 void append(std::vector<GpuRange>& ranges, GpuRange range);
 
 // One thread's stream, and its pieces of pinned memory. Pieces are used in turn, so that the GPU copies one while the
@@ -89,7 +93,7 @@ class GpuLaneLoan {
 
 class Gpu {
  public:
-  // The number of the GPU in whose memory this is; nullopt: host memory. Any thread.
+  // The number of the GPU in whose memory this is (managed memory counts as its); nullopt: host memory. Any thread.
   [[nodiscard]] static std::optional<int> number_at(const void* memory);
   // With the process's own (primary) context. Fails: `io` with the driver's words.
   [[nodiscard]] static Result<std::unique_ptr<Gpu>> open(int number);
@@ -98,6 +102,9 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   [[nodiscard]] int number() const { return number_; }
+  // Whether this GPU memory belongs to the context that is used here, or to none: what other contexts do is in no order
+  // with it.
+  [[nodiscard]] bool is_of_its_context(const void* memory) const;
 
   // Which entries of the layout lie here, by index.
   [[nodiscard]] bool holds(std::uint32_t entry) const { return entry < entries_.size() && entries_[entry]; }
@@ -105,17 +112,22 @@ class Gpu {
   [[nodiscard]] bool holds_some() const { return count_ > 0; }
 
   // The stream in which the trainer writes its state; nullptr: the legacy default stream.
-  void use_stream(CudaStream stream) { stream_ = stream; }
-  // What is in that stream by now comes before the copies of the next window. Fails: `invalid` while the stream is being
-  // captured into a graph; `io`.
+  void use_stream(CudaStream stream) {
+    stream_ = stream;
+    stream_is_known_ = true;
+  }
+  // What is in that stream by now comes before the copies of the next window. Fails: `invalid` if nobody has said the
+  // stream, or while it is being captured into a graph; `io`.
   [[nodiscard]] Status mark_window();
   // Likewise for what find_write and find_difference read (job/trainer/window_check.h).
   [[nodiscard]] Status mark_check();
+  // Waits until the GPU has come to a mark, or `stops` answers true: a GPU that stands still must not hold its trainer.
+  // False: it stopped.
+  [[nodiscard]] Result<bool> reach_window(const std::function<bool()>& stops) { return reach(window_, stops); }
+  [[nodiscard]] Result<bool> reach_check(const std::function<bool()>& stops) { return reach(check_, stops); }
   // Waits until the GPU has nothing more to do for this process.
   [[nodiscard]] Status wait_until_idle();
 
-  [[nodiscard]] CudaEvent window() const { return window_; }
-  [[nodiscard]] CudaEvent check() const { return check_; }
   [[nodiscard]] Result<GpuLaneLoan> lane();
   // Of pieces of lanes: at least this many bytes.
   void set_bucket_bytes(std::uint64_t bytes) { piece_bytes_ = std::max(GpuLane::kPieceBytesMin, bytes); }
@@ -129,7 +141,7 @@ class Gpu {
   };
   [[nodiscard]] Status copy_out(std::span<const Copy> copies);
   [[nodiscard]] Status copy_in(std::span<const Copy> copies);
-  // The same for one range that follows check(); any thread. Bytes are in `scratch`, which grows.
+  // One range, after reach_check; any thread. Bytes are in `scratch`, which grows.
   [[nodiscard]] Status read_checked(const std::byte* device, std::uint64_t bytes, std::vector<std::byte>& scratch);
 
   [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
@@ -142,6 +154,7 @@ class Gpu {
   Gpu(const CudaDriver& driver, int number) : driver_(&driver), number_(number) {}
   [[nodiscard]] Status begin();
   [[nodiscard]] Status mark(CudaEvent event);
+  [[nodiscard]] Result<bool> reach(CudaEvent event, const std::function<bool()>& stops) const;
   void give_back(std::unique_ptr<GpuLane> lane);
 
   const CudaDriver* driver_;
@@ -149,6 +162,7 @@ class Gpu {
   int device_ = 0;
   CudaContext context_ = nullptr;
   CudaStream stream_ = nullptr;
+  bool stream_is_known_ = false;
   CudaEvent window_ = nullptr, check_ = nullptr, now_ = nullptr;
   std::vector<bool> entries_;
   std::uint32_t count_ = 0;

@@ -10,7 +10,8 @@ Status GpuBucketReader::ask(std::uint32_t first, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i) {
     std::uint64_t offset = std::uint64_t{i} * bucket_bytes_;
     for (const EntryRange& range : plan_.bucket(first + i)) {
-      if (gpu_.holds(range.entry)) append(ranges_, {from_[range.entry] + range.offset, offset, range.bytes});
+      if (gpu_.holds(range.entry))
+        append(ranges_, {range.entry, from_[range.entry] + range.offset, offset, range.bytes});
       offset += range.bytes;
     }
   }
@@ -44,7 +45,7 @@ Status GpuBucketWriter::put(std::uint32_t bucket, std::span<const std::byte> fro
   if (sum != crc32c) return Error{Code::corrupt, text("bucket ", bucket, ": checksum differs")};
   std::uint64_t offset = filled_;
   for (const EntryRange& range : plan_.bucket(bucket)) {
-    if (gpu_.holds(range.entry)) append(ranges_, {to_[range.entry] + range.offset, offset, range.bytes});
+    if (gpu_.holds(range.entry)) append(ranges_, {range.entry, to_[range.entry] + range.offset, offset, range.bytes});
     offset += range.bytes;
   }
   filled_ += from.size();

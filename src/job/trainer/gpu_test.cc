@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <thread>
 
@@ -26,6 +27,13 @@ constexpr std::uint64_t kWords = 700'001;  // more than a lane's pieces hold tog
 constexpr std::uint64_t kFewWords = 130;
 constexpr std::uint64_t kHostWords = 20'000;
 
+struct Kernel {
+  std::byte* memory;
+  std::uint64_t count;
+  std::uint64_t value;
+};
+std::deque<Kernel> kernels;  // of this test: a broken device never runs what it was given
+
 // The driver of a process that has made its context current, as torch does.
 class Cuda {
  public:
@@ -39,7 +47,10 @@ class Cuda {
     }
     use(0);
   }
-  ~Cuda() { fake_cuda_reset(1); }
+  ~Cuda() {
+    fake_cuda_reset(1);
+    kernels.clear();
+  }
   void use(int device) { EXPECT_EQ(cuCtxSetCurrent(contexts_[static_cast<std::size_t>(device)]), 0); }
   std::byte* allocate(std::uint64_t bytes) {
     CUdeviceptr address = 0;
@@ -55,15 +66,9 @@ std::uint64_t* words_at(const std::byte* device) {
   return fake_cuda::memory<std::uint64_t>(reinterpret_cast<std::uintptr_t>(device));
 }
 
-struct Kernel {
-  std::byte* memory;
-  std::uint64_t count;
-  std::uint64_t value;
-};
-
 // What a trainer must not do: it races with the copies. The thread sanitizer is not to see it.
 __attribute__((no_sanitize("thread"), noinline)) void write_in_the_window(void* given) {
-  const std::unique_ptr<Kernel> kernel(static_cast<Kernel*>(given));
+  const auto* kernel = static_cast<const Kernel*>(given);
   volatile std::uint64_t* words = words_at(kernel->memory);
   for (std::uint64_t i = 0; i < kernel->count; ++i) words[i] = kernel->value;
 }
@@ -73,11 +78,11 @@ void launch(CUstream stream, Kernel kernel) {
   ASSERT_EQ(cuLaunchHostFunc(
                 stream,
                 [](void* given) {
-                  const std::unique_ptr<Kernel> kernel(static_cast<Kernel*>(given));
+                  const auto* kernel = static_cast<const Kernel*>(given);
                   std::uint64_t* words = words_at(kernel->memory);
                   std::fill_n(words, kernel->count, kernel->value);
                 },
-                new Kernel(kernel)),
+                &kernels.emplace_back(kernel)),
             0);
 }
 
@@ -241,10 +246,90 @@ TEST_F(GpuTest, AnInterruptionEndsTheWindow) {
   EXPECT_EQ(window.why_void, "a recovery or a stop is pending");
 }
 
+// What precedes the window never ends: a kernel that hangs, a collective whose peer is gone.
+TEST_F(GpuTest, AGpuThatStandsStillHoldsNobody) {
+  std::uint64_t step = 0;
+  for (const std::uint32_t compared : {0u, 1u}) {
+    for (const std::string way : {"deadline", "interruption", "end"}) {
+      make_capture(2, compared);
+      if (compared == 0) fake_cuda_hold_stream(stream_);
+      update(++step);
+      open(step);                                        // a compared one waits for the update
+      if (compared > 0) fake_cuda_hold_stream(stream_);  // so that the look at the fence can't end
+      launch(stream_, {bases_[2], kFewWords, step});
+      stage(step);
+      if (way == "deadline") {
+        std::uint64_t silent_ns = 0;
+        std::thread watch([&] {
+          real_clock().sleep(milliseconds(200));
+          silent_ns = static_cast<std::uint64_t>(real_clock().now().count()) - segments_.page->progress_at_ns;
+        });
+        const WindowResult window = capture_->fence({.deadline = Deadline::in(milliseconds(300))});
+        watch.join();
+        EXPECT_FALSE(window.captured);
+        EXPECT_NE(window.why_void.find("deadline"), std::string::npos) << window.why_void;
+        EXPECT_GT(silent_ns, 100'000'000u) << "the hang watch is told that all is well";
+      } else if (way == "interruption") {
+        segments_.page->stop.store(1);
+        EXPECT_FALSE(capture_->fence({}).captured);
+        segments_.page->stop.store(0);
+      }
+      capture_.reset();  // joins the threads
+      fake_cuda_release_stream(stream_);
+      ASSERT_EQ(cuStreamSynchronize(stream_), 0);
+    }
+  }
+  make_capture(2);
+  update(++step);
+  open(step);
+  stage(step);
+  ASSERT_TRUE(capture_->fence({}).captured);
+  expect_sealed(step);
+}
+
+TEST_F(GpuTest, NoWindowOpensBeforeTheStreamIsKnown) {
+  gpu_ = std::move(*Gpu::open(0));
+  gpu_->set_holds(0, true);
+  make_capture(1);
+  const Status opened = capture_->open(kGeneration, Step(1), 1);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::invalid);
+  EXPECT_NE(opened.error().what.find("pawl_stream_use"), std::string::npos) << opened.error().what;
+  capture_.reset();
+}
+
+TEST_F(GpuTest, ThreadsWithoutPinnedMemoryLeaveTheWorkToOthers) {
+  make_capture(4);
+  fake_cuda_fail_call("cuMemHostAlloc", 2, CUDA_ERROR_OUT_OF_MEMORY);
+  update(1);
+  open(1);
+  stage(1);
+  const WindowResult window = capture_->fence({});
+  if (!window.captured) {  // it was the leading thread's
+    EXPECT_NE(window.why_void.find("pin memory"), std::string::npos) << window.why_void;
+    update(2);
+    open(2);
+    stage(2);
+    ASSERT_TRUE(capture_->fence({}).captured);
+  }
+}
+
+TEST_F(GpuTest, AFailedLookMakesTheWindowVoid) {
+  make_capture(2, /*compared=*/1);
+  update(1);
+  open(1);
+  stage(1);
+  real_clock().sleep(milliseconds(100));  // all is copied
+  fake_cuda_fail_call("cuEventRecord", 1, 1);
+  const WindowResult window = capture_->fence({});
+  EXPECT_FALSE(window.captured);
+  EXPECT_NE(window.why_void.find("(CUDA error 1)"), std::string::npos) << window.why_void;
+}
+
 TEST_F(GpuTest, AFailedCopyMakesTheWindowVoidAndSaysWhy) {
-  for (const char* call : {"cuMemcpyDtoHAsync_v2", "cuEventSynchronize", "cuStreamWaitEvent"}) {
+  for (const char* call : {"cuMemcpyDtoHAsync_v2", "cuEventSynchronize", "cuEventQuery"}) {
     make_capture(2);
-    fake_cuda_fail_call(call, 2, 1);
+    fake_cuda_fail_call(call, 1, 1);
     update(1);
     open(1);
     stage(1);
@@ -284,7 +369,8 @@ TEST_F(GpuTest, AWriteIntoAComparedWindowIsFound) {
   open(1);
   stage(1);
   ASSERT_EQ(cuStreamSynchronize(stream_), 0);
-  ASSERT_EQ(cuLaunchHostFunc(stream_, &write_in_the_window, new Kernel{bases_[0], kWords, 77}), 0);  // before the fence
+  ASSERT_EQ(cuLaunchHostFunc(stream_, &write_in_the_window, &kernels.emplace_back(Kernel{bases_[0], kWords, 77})),
+            0);  // before the fence
   const WindowResult window = capture_->fence({});
   EXPECT_FALSE(window.captured);
   EXPECT_EQ(window.written, std::optional<std::uint32_t>(0));
@@ -405,6 +491,7 @@ TEST_F(GpuTest, NothingIsLeftBehind) {
   const std::uint64_t before = fake_cuda_live();
   for (int i = 0; i < 3; ++i) {
     gpu_ = std::move(*Gpu::open(0));
+    gpu_->use_stream(reinterpret_cast<CudaStream>(stream_));
     gpu_->set_holds(0, true);
     gpu_->set_holds(2, true);
     make_capture(3);
@@ -420,11 +507,12 @@ TEST_F(GpuTest, NothingIsLeftBehind) {
 TEST(GpuRanges, NeighboursAreOneCopy) {
   std::byte* const device = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
   std::vector<GpuRange> ranges;
-  append(ranges, {device, 0, 100});
-  append(ranges, {device + 100, 100, 50});
-  append(ranges, {device + 200, 150, 50});  // a gap on the GPU
-  append(ranges, {device + 250, 300, 50});  // a gap in the piece
-  ASSERT_EQ(ranges.size(), 3u);
+  append(ranges, {0, device, 0, 100});
+  append(ranges, {0, device + 100, 100, 50});
+  append(ranges, {0, device + 200, 150, 50});  // a gap on the GPU
+  append(ranges, {0, device + 250, 300, 50});  // a gap in the piece
+  append(ranges, {1, device + 300, 350, 50});  // another entry: perhaps another allocation
+  ASSERT_EQ(ranges.size(), 4u);
   EXPECT_EQ(ranges[0].bytes, 150u);
 }
 

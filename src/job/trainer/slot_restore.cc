@@ -38,12 +38,16 @@ class SlotRestore::Way {
         return {};
       return Error{Code::corrupt, text("bucket ", bucket, ": checksum differs")};
     }
-    if (!writer_) {
-      PAWL_ASSIGN(GpuLaneLoan lane, restore_.gpu_->lane());
-      lane_.emplace(std::move(lane));
-      writer_.emplace(plan, restore_.to_, *restore_.gpu_, **lane_);
-    }
+    PAWL_TRY(begin());
     return writer_->put(bucket, slot.bucket(bucket), sum);
+  }
+  // Takes what it needs. Fails: `io`: there is no memory for another one.
+  [[nodiscard]] Status begin() {
+    if (restore_.gpu_ == nullptr || !restore_.gpu_->holds_some() || writer_) return {};
+    PAWL_ASSIGN(GpuLaneLoan lane, restore_.gpu_->lane());
+    lane_.emplace(std::move(lane));
+    writer_.emplace(restore_.plan_, restore_.to_, *restore_.gpu_, **lane_);
+    return {};
   }
   // What was copied is on its way / is where it belongs.
   [[nodiscard]] Status flush() { return writer_ ? writer_->flush() : Status(); }
@@ -87,6 +91,7 @@ Status SlotRestore::copy_rest(const Slot& slot) {
   };
   const auto copy_some = [&](bool tells) {
     Way way(*this);
+    if (!way.begin() && !tells) return;  // fewer will do
     while (first_bad.load(std::memory_order_relaxed) == end) {
       const std::uint32_t first = next.fetch_add(run, std::memory_order_relaxed);
       if (first >= end) break;

@@ -35,6 +35,13 @@ std::uint64_t draw_nonce() {
   return nonce;
 }
 
+void count_fence(TrainerPage& page, std::uint64_t waited_ns) {
+  page.fence_count.fetch_add(1);
+  page.fence_wait_ns_last.store(waited_ns);
+  page.fence_wait_ns_total.fetch_add(waited_ns);
+  page.fence_wait_ns_max.store(std::max(page.fence_wait_ns_max.load(), waited_ns));
+}
+
 // The number in the environment, within [least, most]; `otherwise` where the variable is not set.
 Result<std::uint64_t> number_in_environment(const char* name, std::uint64_t least, std::uint64_t most,
                                             std::uint64_t otherwise) {
@@ -293,14 +300,6 @@ Status Trainer::void_window(std::string why) {
   return {};
 }
 
-void Trainer::count_fence(std::uint64_t waited_ns) {
-  TrainerPage& now = page();
-  now.fence_count.fetch_add(1);
-  now.fence_wait_ns_last.store(waited_ns);
-  now.fence_wait_ns_total.fetch_add(waited_ns);
-  now.fence_wait_ns_max.store(std::max(now.fence_wait_ns_max.load(), waited_ns));
-}
-
 Result<pawl_fence_report> Trainer::fence() {
   PAWL_TRY(require_running());
   progress(PAWL_PHASE_FENCE);
@@ -320,7 +319,7 @@ Result<pawl_fence_report> Trainer::fence() {
     std::strncpy(report.why_void, window.why_void.c_str(), sizeof report.why_void - 1);
     report.was_written = window.written ? 1 : 0;
     report.written_tensor = window.written.value_or(0);
-    count_fence(report.waited_ns);
+    count_fence(page(), report.waited_ns);
   }
   PAWL_TRY(session_->interruption());
   return report;
@@ -403,7 +402,8 @@ Status Trainer::restore() {
   if (gpu != nullptr) PAWL_TRY(gpu->wait_until_idle());  // what it still does belongs to the step that is lost
   SlotRestore copy(
       declared_->plan(), declared_->bases(), [this] { progress(PAWL_PHASE_RESTORE); },
-      std::clamp(std::thread::hardware_concurrency(), 1u, gpu != nullptr ? kGpuRestoreThreadsMax : kRestoreThreadsMax),
+      std::clamp(std::thread::hardware_concurrency(), 1u,
+                 gpu != nullptr && gpu->holds_some() ? kGpuRestoreThreadsMax : kRestoreThreadsMax),
       gpu);
   if (const SlotWord word = slot.word(); word.state == SlotState::sealed) {
     // The table that the sums of the copied bytes are compared with.

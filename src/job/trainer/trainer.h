@@ -102,7 +102,6 @@ class Trainer {
   [[nodiscard]] Status check_arena(const ArenaSpec& found) const;
   [[nodiscard]] Result<Slot> restore_source(bool as_it_fills);
   [[nodiscard]] Error report_bad_source(std::uint32_t slot, Error found);
-  void count_fence(std::uint64_t waited_ns);
 
   const TrainerOptions options_;
   std::unique_ptr<Session> session_;

@@ -18,55 +18,67 @@ std::uint64_t next_random(std::uint64_t& state) {
 
 }  // namespace
 
-const std::byte* WindowCheck::bytes_of(const EntryRange& range, std::vector<std::byte>& scratch) const {
+Result<const std::byte*> WindowCheck::bytes_of(const EntryRange& range, std::vector<std::byte>& scratch) const {
   const std::byte* live = bases_[range.entry] + range.offset;
   if (!on_gpu(range)) return live;
-  return gpu_->read_checked(live, range.bytes, scratch) ? scratch.data() : nullptr;
+  PAWL_TRY(gpu_->read_checked(live, range.bytes, scratch));
+  return scratch.data();
 }
 
-std::optional<std::uint32_t> WindowCheck::sum_of(const EntryRange& range, std::vector<std::byte>& scratch) const {
-  const std::byte* bytes = bytes_of(range, scratch);
-  return bytes == nullptr ? std::nullopt : std::optional(crc32c({bytes, range.bytes}));
+Result<std::uint32_t> WindowCheck::sum_of(const EntryRange& range, std::vector<std::byte>& scratch) const {
+  PAWL_ASSIGN(const std::byte* bytes, bytes_of(range, scratch));
+  return crc32c({bytes, range.bytes});
 }
 
-void WindowCheck::begin(std::uint32_t bucket_count, Gpus gpus) {
+Status WindowCheck::begin(std::uint32_t bucket_count, Gpus gpus, const Stops& stops) {
   sums_.clear();
-  reads_gpu_ = gpus == Gpus::read && gpu_ != nullptr && gpu_->holds_some() && gpu_->mark_check();
+  reads_gpu_ = gpus == Gpus::read && gpu_ != nullptr && gpu_->holds_some();
+  if (reads_gpu_) {
+    PAWL_TRY(gpu_->mark_check());
+    PAWL_ASSIGN(reads_gpu_, gpu_->reach_check(stops));
+  }
   const std::uint32_t all = plan_.stable_bucket_count();
   const std::uint32_t count = std::min(bucket_count, all);
-  if (count == 0) return;
+  if (count == 0) return {};
   const std::uint64_t first = next_random(random_state_) % all;
   std::vector<std::byte> scratch;
   for (std::uint64_t i = 0; i < count; ++i) {
     for (const EntryRange& range : plan_.bucket(static_cast<std::uint32_t>((first + i * all / count) % all))) {
       if (!plan_.is_stable(range) || (on_gpu(range) && !reads_gpu_)) continue;
-      if (const std::optional<std::uint32_t> sum = sum_of(range, scratch)) sums_.push_back({range, *sum});
+      PAWL_ASSIGN(const std::uint32_t sum, sum_of(range, scratch));
+      sums_.push_back({range, sum});
     }
   }
+  return {};
 }
 
-WrittenEntry WindowCheck::find_write() const {
-  if (reads_gpu_ && !gpu_->mark_check()) return std::nullopt;
+Result<WrittenEntry> WindowCheck::find_write(const Stops& stops) const {
+  if (reads_gpu_) {
+    PAWL_TRY(gpu_->mark_check());
+    PAWL_ASSIGN(const bool reached, gpu_->reach_check(stops));
+    if (!reached) return WrittenEntry();
+  }
   std::vector<std::byte> scratch;
-  const auto changed = std::find_if(sums_.begin(), sums_.end(), [&](const RangeSum& each) {
-    return sum_of(each.range, scratch).value_or(each.sum) != each.sum;
-  });
-  return changed == sums_.end() ? std::nullopt : WrittenEntry(changed->range.entry);
+  for (const RangeSum& each : sums_) {
+    PAWL_ASSIGN(const std::uint32_t sum, sum_of(each.range, scratch));
+    if (sum != each.sum) return WrittenEntry(each.range.entry);
+  }
+  return WrittenEntry();
 }
 
-WrittenEntry WindowCheck::find_difference(const Slot& slot, const std::function<bool()>& stops) const {
+Result<WrittenEntry> WindowCheck::find_difference(const Slot& slot, const Stops& stops) const {
   std::vector<std::byte> scratch;
   for (std::uint32_t i = 0; i < plan_.stable_bucket_count() && !stops(); ++i) {
     const std::byte* copied = slot.bucket(i).data();
     for (const EntryRange& range : plan_.bucket(i)) {
       if (plan_.is_stable(range) && (!on_gpu(range) || reads_gpu_)) {
-        const std::byte* live = bytes_of(range, scratch);
-        if (live != nullptr && std::memcmp(copied, live, range.bytes) != 0) return range.entry;
+        PAWL_ASSIGN(const std::byte* live, bytes_of(range, scratch));
+        if (std::memcmp(copied, live, range.bytes) != 0) return WrittenEntry(range.entry);
       }
       copied += range.bytes;
     }
   }
-  return std::nullopt;
+  return WrittenEntry();
 }
 
 }  // namespace pawl::job
