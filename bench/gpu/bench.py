@@ -207,8 +207,24 @@ def say(name, value):
     print(name, value, flush=True)
 
 
+MACHINE = '''
+import torch
+cuda = torch.cuda.is_available()
+nccl = ".".join(map(str, torch.cuda.nccl.version())) if cuda else "none"
+print(f"torch {torch.__version__}, NCCL {nccl}, {torch.cuda.get_device_name(0) if cuda else 'no GPU'}")
+'''
+
+
+def say_machine(options):
+    done = subprocess.run([sys.executable, "-c", MACHINE], env={**os.environ, **environment(options)},
+                          capture_output=True, text=True, check=False)
+    say("machine", f"{(done.stdout or done.stderr).strip()}, {os.cpu_count()} cores, "
+                   f"{shutil.disk_usage('/dev/shm').free >> 20} MiB of shared memory free")
+
+
 def main():
     options = parse()
+    say_machine(options)
     ways = {"ddp": lambda folder: part_kill(options, folder, "ddp"),
             "fsdp": lambda folder: part_kill(options, folder, "fsdp"),
             "step": lambda folder: part_step(options, folder)}

@@ -4,6 +4,7 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
 
 #include <atomic>
 #include <chrono>
@@ -97,10 +98,12 @@ class FakeBackend final : public ::c10d::Backend {
     ++state_->ends;
     return enqueue(OpType::COALESCED, {});
   }
+#if TORCH_VERSION_MINOR >= 8
   ::c10d::ErrorType getError() {
     std::lock_guard lock(state_->mutex);
     return static_cast<::c10d::ErrorType>(state_->error);
   }
+#endif
   void abort() {
     ++state_->aborts;
     state_->users_at_abort = state_->users.load();
@@ -110,7 +113,9 @@ class FakeBackend final : public ::c10d::Backend {
     state_->aborted = true;
     state_->changed.notify_all();
   }
-  void shutdown() { ++state_->shutdowns; }
+  void shutdown() {
+    ++state_->shutdowns;
+  }
 
  private:
   WorkPointer enqueue(OpType type, const Tensors& tensors) {
@@ -176,5 +181,8 @@ PYBIND11_MODULE(pawl_fake_device, module) {
       .def("backend", [](const std::shared_ptr<State>& state, int rank, int size) {
         return c10::make_intrusive<FakeBackend>(rank, size, state);
       });
-  py::class_<FakeBackend, c10::intrusive_ptr<FakeBackend>, ::c10d::Backend>(module, "FakeBackend");
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  py::class_<FakeBackend, c10::intrusive_ptr<FakeBackend>, ::c10d::Backend>(module, "FakeBackend")
+      .def("abort", &FakeBackend::abort, Unlocked())  // torch 2.6 asks Python
+      .def("shutdown", &FakeBackend::shutdown, Unlocked());
 }
