@@ -230,6 +230,8 @@ class Job:
                 if lengths is not None and not step.rehearsal and (changed := lengths.change()):
                     script_exit.say(changed)
                 yield step, batch
+            if lengths is not None and (rest := lengths.rest()):
+                script_exit.say(rest)
         finally:
             if not script_exit.forked():  # the workers are the parent's
                 place.close()

@@ -62,6 +62,7 @@ class _EpochLengths:
         self._loader, self._counting = loader, counting
         self._said: dict[int, int] = {}
         self.given: int | None = None  # of the epoch whose order is given, whichever process asked; None: unknown
+        self.ended: int | None = None  # what the epoch before has given in all; None: unknown
 
     def are_known(self, epoch: int) -> bool:
         return epoch in self._said
@@ -116,11 +117,20 @@ class Place(Protocol):
     def length(self) -> int | None:
         """Batches in an epoch; None: nobody knows."""
 
+    def ended(self) -> int | None:
+        """Batches that the epoch before has given; None: nobody knows."""
+
+    def goes_on(self) -> bool:
+        """The epoch has given as many batches as len() says, and has more. For when the loop is through."""
+
     def samples(self) -> int:
         """Of this rank, so far; 0 if that is not known, or if a protected sampler counts them."""
 
     def seek(self, steps: int) -> None:
         """So many steps are done: the script goes on from a checkpoint. Before the first batch."""
+
+    def ready(self) -> None:
+        """After a loss: whatever making the iterator anew puts back is put back now."""
 
     def next(self) -> Any:
         """The next batch, from the next epoch where one is over."""
@@ -183,7 +193,9 @@ def steps_in(place: Place, epochs: int | None, steps: int | None) -> int:
 
 class Lengths:
     """Of a loop's epochs, where the loop was given nothing but their number: it does so many steps as if each was as
-    long as the first."""
+    long as the first one says."""
+
+    REMEDY = "Say how many steps it shall do: job.batches(loader, steps=N)"
 
     def __init__(self, place: Place) -> None:
         self._place, self._length, self._epoch, self._told = place, place.length(), place.epoch, False
@@ -192,12 +204,25 @@ class Lengths:
         """Told once. With each batch, cheap."""
         if self._told or self._place.epoch == self._epoch:
             return None
-        self._epoch, length = self._place.epoch, self._place.length()
+        before, self._epoch = self._epoch, self._place.epoch
+        given, length = self._place.ended(), self._place.length()
+        if given is not None and given != self._length:
+            self._told = True
+            return (f"epoch {before} gave {given} batches, and len() of the loader says {self._length}: a loop over "
+                    f"epochs= counts {self._length} for each. {self.REMEDY}, or let len() say what an epoch gives")
         if length == self._length:
             return None
         self._told = True
         return (f"epoch {self._epoch} has {length} batches where the first one had {self._length}: a loop over epochs= "
-                f"counts each like the first. Say how many steps it shall do: job.batches(loader, steps=N)")
+                f"counts each like the first. {self.REMEDY}")
+
+    def rest(self) -> str | None:
+        """The loop is through."""
+        if self._told or not self._place.goes_on():
+            return None
+        return (f"the loop is through, and epoch {self._place.epoch} has more than the {self._length} batches that "
+                f"len() of the loader says: a loop over epochs= counts by that. {self.REMEDY}, or let len() say what "
+                f"an epoch gives")
 
 
 def refuse_elsewhere(place: Place, step: int) -> None:
@@ -237,6 +262,12 @@ class JointPlace:
     def length(self) -> int | None:
         return self.places[0].length()
 
+    def ended(self) -> int | None:
+        return self.places[0].ended()
+
+    def goes_on(self) -> bool:
+        return self.places[0].goes_on()
+
     def samples(self) -> int:
         return sum(place.samples() for place in self.places)
 
@@ -244,7 +275,13 @@ class JointPlace:
         for place in self.places:
             place.seek(steps)
 
+    def ready(self) -> None:
+        """All before one of them draws: they may share a generator or a sampler."""
+        for place in self.places:
+            place.ready()
+
     def next(self) -> tuple[Any, ...]:
+        self.ready()
         return tuple(place.next() for place in self.places)
 
     def close(self) -> None:
@@ -286,6 +323,12 @@ class ElasticPlace:
     def length(self) -> int | None:
         return len(self._sampler)
 
+    def ended(self) -> int | None:
+        return None
+
+    def goes_on(self) -> bool:
+        return False
+
     def samples(self) -> int:
         return 0
 
@@ -293,6 +336,9 @@ class ElasticPlace:
         """If the script has set the sampler to another place, the steps begin there."""
         self._sampler.position = max(self._sampler.position, steps * self._sampler.global_batch)
         self._offset = self._sampler.position // self._sampler.global_batch - steps
+
+    def ready(self) -> None:
+        pass  # what it puts back then is as it finds it
 
     def next(self) -> Any:
         self.epoch, before = self._sampler.epoch, self._attributes.before()
@@ -374,6 +420,18 @@ class IndexedPlace:
         given = self._lengths.given if self._begin is not None else None
         return self._lengths.ask(self.epoch) if given is None or self._lengths.are_known(self.epoch) else given
 
+    def ended(self) -> int | None:
+        return self._lengths.ended
+
+    def goes_on(self) -> bool:
+        if self._iterator is None or self._given != self._lengths.given:
+            return False
+        if self._digests:  # workers have drawn ahead
+            return True
+        with self._chain.aside(), contextlib.suppress(Refused):
+            return next(self._iterator._sampler_iter, _END) is not _END
+        return False
+
     def samples(self) -> int:
         return self.total * (self.loader.batch_size or 1)
 
@@ -422,12 +480,20 @@ class IndexedPlace:
                           f"length in epoch {self.epoch}")
         return length
 
+    def ready(self) -> None:
+        if self._iterator is None and self._begin is not None:
+            before = self._attributes.before()
+            self._reopen()
+            self._attributes.after(before)
+
     def next(self) -> Any:
+        self.ready()
         before = self._attributes.before()
         if self._iterator is None:
             self._reopen()
         batch = next(self._iterator, _END)
         if batch is _END:
+            self._lengths.ended = self._given
             self.epoch, self._given, self._begin, self._digest = self.epoch + 1, 0, None, 0
             self._iterator = None
             self._reopen()
@@ -460,6 +526,7 @@ class IndexedPlace:
         self.close()
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
         self.total, self._digest, self._lengths.given = saved["total"], saved["digest"], saved["length"]
+        self._lengths.ended = None
         self._own.first = saved["first"]
         self._changes, self._until = None, None
         if self._begin is not None:  # it may make the epoch's list of batches, and generators
@@ -713,21 +780,31 @@ class StatefulPlace:
         self._state: Any = None  # to go on from
         self._over = False  # that is of an epoch's end
         self._told: int | None = None  # the epoch that it was told last
+        self._given: int | None = 0  # batches of this epoch; None: the script's checkpoint is amid it
         self._lengths = _EpochLengths(loader, _random_aside)
         self.epochs = told_epochs.Told([], None)
 
     def length(self) -> int | None:
         return self._lengths.ask(self.epoch)
 
+    def ended(self) -> int | None:
+        return self._lengths.ended
+
+    def goes_on(self) -> bool:
+        return False  # whoever is asked for one more has given it
+
     def samples(self) -> int:
         return 0
 
     def seek(self, steps: int) -> None:
         """The script has loaded its state, and before that has told it the epoch: who is told one may begin anew."""
-        self.total = steps
+        self.total, self._given = steps, None if steps else 0
         if steps:
             epochs = [each.epoch for each in self._told_epochs() if type(getattr(each, "epoch", None)) is int]
             self.epoch = self._told = max(epochs, default=0) or steps // (self.length() or steps + 1)
+
+    def ready(self) -> None:
+        pass  # what it puts back then is as it finds it
 
     def next(self) -> Any:
         global _stateful_drawing
@@ -748,7 +825,7 @@ class StatefulPlace:
         if batch is _END:
             resumed = self._iterator is None and not self._over and self.total > 0
             if self._iterator is not None or self._over:
-                self.epoch += 1
+                self.epoch, self._lengths.ended, self._given = self.epoch + 1, self._given, 0
             self._announce(again=self.total == 0)
             now = volatile_state.save_random()
             self._iterator = iter(self.loader)
@@ -761,12 +838,14 @@ class StatefulPlace:
             if batch is _END and resumed:  # the script's checkpoint is of an epoch's end
                 length = self.length() or 0
                 self.epoch = self.total // length if length and self.total % length == 0 else self.epoch + 1
+                self._given = 0
                 self._announce(again=True)
                 self._iterator = iter(self.loader)
                 batch = next(self._iterator, _END)
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
         self.total += 1
+        self._given = None if self._given is None else self._given + 1
         return batch
 
     def _announce(self, again: bool = False) -> None:
@@ -793,13 +872,13 @@ class StatefulPlace:
 
     def part(self, name: str) -> volatile_state.Part:
         def save() -> dict[str, Any]:
-            return {"epoch": self.epoch, "total": self.total, "over": self._is_over(),
+            return {"epoch": self.epoch, "total": self.total, "over": self._is_over(), "given": self._given,
                     "state": self._state if self._iterator is None else self._stateful.state_dict()}
 
         def load(saved: dict[str, Any]) -> None:
             self._iterator = None
             self.epoch, self.total, self._over = saved["epoch"], saved["total"], saved["over"]
-            self._state = saved["state"]
+            self._given, self._lengths.ended, self._state = saved["given"], None, saved["state"]
         return volatile_state.Part(name, save, load)
 
 

@@ -14,6 +14,7 @@ import sys
 import types
 import unittest
 import unittest.mock
+import warnings
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
@@ -534,6 +535,23 @@ class Epochs:
         return len(self.batches)
 
 
+class Estimated(Sampler):
+    """Of ten batches in each epoch, whatever its length says."""
+
+    def __init__(self, says):
+        self.says, self.epoch = says, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.says
+
+    def __iter__(self):
+        order = torch.randperm(20, generator=torch.Generator().manual_seed(self.epoch))
+        return iter([each.tolist() for each in order.split(2)])
+
+
 class Anew(Sampler):
     """Makes its generator for each epoch, and a list of more values than are kept, which it uses up."""
 
@@ -960,13 +978,45 @@ class PlaceTest(unittest.TestCase):
             place.part("").load(saved)
 
     def test_epochs_of_other_lengths_are_told_where_the_loop_counts_epochs(self):
-        place = types.SimpleNamespace(epoch=0, length=lambda: 3 if place.epoch < 2 else 2)
+        place = types.SimpleNamespace(epoch=0, length=lambda: 3 if place.epoch < 2 else 2, ended=lambda: None)
         lengths, told = loaders.Lengths(place), []
         for place.epoch in (0, 0, 1, 1, 2, 3):
             told.append(lengths.change())
         self.assertEqual([None] * 4, told[:4])
         self.assertIn("epoch 2 has 2 batches where the first one had 3", told[4])
         self.assertIsNone(told[5])
+
+    def looped(self, loader, epochs, done=0):
+        """The epoch of each step, and what was said."""
+        job, said, found = pawl.Job(0, 1, 0, torch.device("cpu")), io.StringIO(), []
+        with contextlib.redirect_stderr(said):
+            for step, _ in job.batches(loader, epochs=epochs, done=done):
+                with step:
+                    found.append(job.epoch)
+        return found, said.getvalue()
+
+    def test_a_length_that_is_an_estimate_is_told(self):
+        def loader(says, workers=0):
+            return DataLoader(range(20), batch_sampler=Estimated(says), num_workers=workers)
+        for workers in (0, 1):
+            found, said = self.looped(loader(8, workers), 2)
+            self.assertEqual([0] * 10 + [1] * 6, found)
+            self.assertIn("epoch 0 gave 10 batches, and len() of the loader says 8: a loop over epochs= counts", said)
+            self.assertEqual(1, said.count("pawl:"))
+            found, said = self.looped(loader(8, workers), 1)
+            self.assertEqual(8, len(found))
+            self.assertIn("epoch 0 has more than the 8 batches that len() of the loader says", said)
+        self.assertIn("epoch 0 gave 10 batches, and len() of the loader says 12", self.looped(loader(12), 1)[1])
+        self.assertEqual(([0] * 10 + [1] * 10, ""), self.looped(loader(10), 2))
+        self.assertIn("epoch 0 gave 10 batches", self.looped((loader(8), loader(10)), 2)[1])
+        self.assertEqual("", self.looped((loader(10), loader(8)), 2)[1])
+        stream = StatefulStream()
+        type(stream).__len__ = lambda _: 16
+        self.addCleanup(delattr, type(stream), "__len__")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertIn("epoch 0 gave 6 batches, and len() of the loader says 4",
+                          self.looped(DataLoader(stream, batch_size=4), 2)[1])
 
     def test_batches_of_indices_of_any_kind(self):
         """A dataset in a worker is asked for what it is asked for without pawl."""
@@ -1190,6 +1240,42 @@ class PlaceTest(unittest.TestCase):
         place.places[1].next()
         with self.assertRaisesRegex(pawl.Refused, "has given 10 batches where step 10 is next"):
             loaders.refuse_elsewhere(place, 10)
+
+    def test_several_loaders_that_share_a_generator_or_a_sampler(self):
+        def generator(size, workers=0):
+            chance = torch.Generator().manual_seed(5)
+            return [DataLoader(range(each), batch_size=2, shuffle=True, generator=chance, num_workers=workers)
+                    for each in (12, size)]
+
+        def sampler():
+            order = RandomSampler(range(12), generator=torch.Generator().manual_seed(0))
+            return [DataLoader(range(each, each + 12), batch_size=2, sampler=order) for each in (0, 100)]
+
+        def run(make, loss=None, anew=False):
+            torch.manual_seed(1)
+            place, found, windows = loaders.place_in(make()), {}, {}
+            step = 0
+            while step < 14:
+                windows[step] = tagged_values.dumps("", [place.part("").save(), volatile_state.save_random()])
+                if step == loss:
+                    step, loss = step - 1, None
+                    if anew:
+                        place.close()
+                        place = loaders.place_in(make())
+                        place.next()
+                    saved = tagged_values.loads(windows[step])
+                    volatile_state.load_random(saved[1])
+                    place.part("").load(saved[0])
+                found[step] = [each.tolist() for each in place.next()]
+                step += 1
+            place.close()
+            return list(found.values())
+        for name, make in {"12": lambda: generator(12), "8": lambda: generator(8), "sampler": sampler,
+                           "workers": lambda: generator(12, 1)}.items():
+            plain = run(make)
+            for loss, anew in itertools.product((5, 6, 7) if name == "workers" else range(1, 14), (False, True)):
+                with self.subTest(name, loss=loss, anew=anew):
+                    self.assertEqual(plain, run(make, loss, anew))
 
     def test_several_loaders_are_protected_each(self):
         protected, loader = protect.Protected(0, 1), [DataLoader(Blurred(), batch_size=each) for each in (4, 5)]
