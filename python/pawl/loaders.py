@@ -519,7 +519,7 @@ class IndexedPlace:
             begin = {**begin, "changes": self._changes.save()}
         return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._lengths.given,
                 "begin": begin, "samplers": self._chain.save(), "replaced": self._chain.replaced(),
-                "digest": self._digest, "first": self._own.first, "dataset": self._own.save(),
+                "digest": self._digest, "ahead": list(self._digests), "first": self._own.first, "dataset": self._own.save(),
                 "attributes": self._attributes.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
@@ -532,7 +532,7 @@ class IndexedPlace:
         if self._begin is not None:  # it may make the epoch's list of batches, and generators
             self._begin = dict(self._begin)
             self._changes = sampler_state.Changes(self._chain, self._begin["changes"])
-            self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"]}
+            self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"], "ahead": saved["ahead"]}
             now, before = volatile_state.save_random(), self._attributes.before()
             self._announce()
             self._attributes.after(before)
@@ -566,7 +566,8 @@ class IndexedPlace:
         now, own = volatile_state.save_random(), self._own.states()
         failed = self._until is None and not self.loader.num_workers and bool(self._digests)  # a batch, once drawn
         if self._until is None:
-            self._until = {"samplers": self._chain.save(), "replaced": self._chain.replaced()}
+            self._until = {"samplers": self._chain.save(), "replaced": self._chain.replaced(),
+                           "ahead": list(self._digests)}
         try:
             self._iterator = _open(self.loader, order, self._attributes, again=True)
             self._chain.leave_begin()
@@ -603,7 +604,7 @@ class IndexedPlace:
         self._begin = {"samplers": states, "random": moved, "late": False, "changes": self._changes.save(),
                        "seed": self._seed(before["torch"], states)}
         following = self._pass_by(drawn, following, self._given)
-        yield from self._numbered(drawn, following, self._given)
+        yield from self._numbered(drawn, following, self._given, [])
 
     def _seed(self, everybodys: bytes, states: list[dict[str, Any]]) -> int:
         """Of this epoch's batches in workers. Ranks that have samples of their own draw other numbers; those that share
@@ -688,24 +689,25 @@ class IndexedPlace:
             if self._digest == given:
                 self._found = self._chain.save()
                 self._chain.note_order()
-                return self._follow(drawn, following)
+                return self._follow(drawn, following, self._until["ahead"])
         over = self._given == self._lengths.given and following is not _END and self._draw(drawn, self._given) is _END
         if over and self._has_replaced_long():
             self._digest, self._found = given, self._chain.save()
             return iter(())  # whatever it was like
-        raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
-                      f"order is made from something that isn't kept{self._changed_since(begin)}. Make it from the "
-                      f"epoch, from everybody's random numbers, or from a generator that is its attribute")
+        raise self._gives_others(begin)
 
     def _has_replaced_long(self) -> bool:
         """The script, or the order's end, has put another container in the place of one that isn't kept."""
         assert self._until is not None
         return any(name in self._until["samplers"][number]["unkept"] for number, name in self._until["replaced"])
 
-    def _changed_since(self, begin: dict[str, Any]) -> str:
-        assert self._until is not None
-        names = sampler_state.changed_names(begin["samplers"], self._until["samplers"])
-        return f", or from what was changed since it began ({', '.join(names)})" if names else ""
+    def _gives_others(self, begin: dict[str, Any]) -> Refused:
+        until = self._until["samplers"] if self._until is not None else self._chain.save()
+        names = sampler_state.changed_names(begin["samplers"], until)
+        changed = f", or from what was changed since it began ({', '.join(names)})" if names else ""
+        return Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
+                       f"order is made from something that isn't kept{changed}. Make it from the epoch, from "
+                       f"everybody's random numbers, or from a generator that is its attribute")
 
     def _refuse_other_length(self) -> None:
         given = self._lengths.given
@@ -716,16 +718,19 @@ class IndexedPlace:
             raise Refused(f"the {type(self.loader).__name__} gave {given} batches in epoch {self.epoch}, and "
                           f"in this process gives {length}: every process must have the same data")
 
-    def _follow(self, drawn: Iterator[Any], last: Any) -> Iterator[Any]:
-        """What comes after the last that was given; where none was, `last` itself."""
+    def _follow(self, drawn: Iterator[Any], last: Any, ahead: list[int]) -> Iterator[Any]:
+        """What comes after the last that was given; where none was, `last` itself. What was drawn ahead comes again."""
         following = self._draw(drawn, self._given) if self._given else last
-        yield from self._numbered(drawn, following, self._given)
+        yield from self._numbered(drawn, following, self._given, ahead)
 
-    def _numbered(self, drawn: Iterator[Any], following: Any, number: int) -> Iterator[Any]:
+    def _numbered(self, drawn: Iterator[Any], following: Any, number: int, ahead: list[int]) -> Iterator[Any]:
+        """`ahead`: the digests of those that were drawn from there on."""
         assert self._begin is not None
-        digest, begin = self._digest, self._begin
+        digest, begin, first = self._digest, self._begin, number
         while following is not _END:
             digest = _with_indices(digest, following)
+            if number - first < len(ahead) and ahead[number - first] != digest:
+                raise self._gives_others(begin)
             self._digests.append(digest)
             yield _Seeded(following, mixed(begin["seed"] + number)) if self.loader.num_workers else following
             number += 1

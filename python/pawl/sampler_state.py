@@ -248,7 +248,8 @@ class Chain:
 
     def plain(self) -> list[dict[str, Any]]:
         """Numbers and texts that are their attributes."""
-        return [{name: value for name, value in vars(each).items() if type(value) in _LEAVES} for each in self.samplers]
+        return [{name: value for name, value in vars(each).items() if type(value) in _LEAVES or _is_numpys(value)}
+                for each in self.samplers]
 
     def set_plain(self, number: int, values: dict[str, Any]) -> None:
         vars(self.samplers[number]).update(values)

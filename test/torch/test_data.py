@@ -2029,6 +2029,26 @@ class HardFirst(Sampler):
             self.losses[each] = type(self.losses[each])(loss) if isinstance(self.losses, list) else loss
 
 
+class Nearest(Sampler):
+    """Takes what is left, nearest to what the script wants of each: when a batch is asked for."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        left = set(range(24))
+        for _ in range(12):
+            pick = sorted(left, key=lambda each: (self.far(each), each))[:2]
+            left -= set(pick)
+            yield pick
+
+    def far(self, each):
+        return -self.wanted[each] if isinstance(self.wanted, dict) else abs(each - float(self.wanted))
+
+
 class Switched(BatchSampler):
     """Its batches have what the script has switched on, as in augmentations that end early."""
 
@@ -2409,6 +2429,28 @@ class ScriptsTest(unittest.TestCase):
         def often(loader, step, _):
             loader.batch_sampler.noted = step
         self.same(lambda: DataLoader(range(400), batch_sampler=Switched(400)), 150, (70, 140), act=often)
+
+    def test_a_number_of_numpys_that_is_read_while_the_epoch_runs(self):
+        wanted = numpy.array([each * 7 % 23 for each in range(40)], dtype=numpy.float64)
+
+        def act(loader, step, _):
+            loader.batch_sampler.wanted = wanted[step]
+        for workers in (0, 2):
+            self.same(lambda workers=workers: DataLoader(Many(), batch_sampler=Nearest(wanted[0]), num_workers=workers),
+                      16, (2, 5, 8, 11, 13), act=act)
+
+    def test_values_that_are_read_while_workers_fetch_ahead_are_right_or_refused(self):
+        def make():
+            return DataLoader(Many(), batch_sampler=Nearest(dict.fromkeys(range(24), 0)), num_workers=1)
+
+        def act(loader, step, _):
+            if step == 1:
+                for each in range(24):
+                    loader.batch_sampler.wanted[each] = each * 7 % 13
+        self.same(make, 10, (1, 3), act=act)
+        for anew in (False, True):
+            with self.assertRaisesRegex(pawl.Refused, r"Nearest doesn't give .* changed since it began \(wanted\)"):
+                self.run_it(make, 10, 5, anew, act)
 
     def test_a_setting_that_changed_too_often_is_named(self):
         place = loaders.place_in(DataLoader(Many(), batch_sampler=Switched(400)))
