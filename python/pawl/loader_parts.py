@@ -31,7 +31,9 @@ LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
 DATASETS_MAX = 4096  # in one another
 DATASETS_SHOWN = 64  # whose attributes are kept for workers
 TEXT_MAX = 200  # of a dataset's attribute
+NUMBERS_MAX = 16  # likewise, in a tuple
 _PLAIN = {type(None), bool, int, float, str}
+_GONE = (KeyError, IndexError, AttributeError, TypeError, ValueError)  # what led to a place
 
 
 # Everybody's random numbers ---------------------------------------------------------------------------------------
@@ -68,6 +70,12 @@ def seed_everybody(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed & 0xFFFFFFFF)
 
 
+def is_numpys(value: Any) -> bool:
+    """A number of numpy's."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and not value.dtype.hasobject
+
+
 # Datasets ---------------------------------------------------------------------------------------------------------
 
 def datasets_of(dataset: Any) -> list[Any]:
@@ -89,7 +97,7 @@ def datasets_of(dataset: Any) -> list[Any]:
 
 
 class ChangedAttributes:
-    """Numbers, switches and short texts of a loader's datasets that the script has changed since the loader was
+    """Numbers, switches, short texts and tuples of a loader's datasets that the script has changed since the loader was
     protected: as they are, and as they were when its workers began, since those that are made anew in the middle of an
     epoch see the same. What a dataset changes itself, while it gives samples or is told the epoch, is its own: it may
     stand for a file that it has opened, which another process has not."""
@@ -110,7 +118,7 @@ class ChangedAttributes:
             held = getattr(each, "__dict__", was)
             if len(held) != len(was) or not all(map(operator.is_, held.values(), was.values())):
                 self._own |= {(number, name) for name, value in held.items()
-                              if type(value) in _PLAIN and was.get(name, _PLAIN) is not value}
+                              if _is_kept(value) and was.get(name, _PLAIN) is not value}
 
     def note(self) -> None:
         """Workers begin."""
@@ -120,6 +128,11 @@ class ChangedAttributes:
         """For show(), so that those made now see what others have."""
         wanted = {id(each): values for each, values in zip(self._watched, self._as_in(self.seen), strict=True)}
         return [wanted.get(id(each), {}) for each in datasets_of(self._dataset)[:DATASETS_SHOWN]]
+
+    def kept(self) -> set[tuple[int, str]]:
+        """(id of a dataset, name) of those that are the script's."""
+        return {(id(each), name) for number, each in enumerate(self._watched)
+                for name in _plain_attributes(each) if (number, name) not in self._own}
 
     def save(self) -> dict[str, Any]:
         return {"now": self._changed(), "workers": self.seen}
@@ -141,14 +154,19 @@ class ChangedAttributes:
 
 
 def _plain_attributes(dataset: Any) -> dict[str, Any]:
-    return {name: value for name, value in getattr(dataset, "__dict__", {}).items()
-            if type(value) in _PLAIN and not (type(value) is str and len(value) > TEXT_MAX)}
+    return {name: value for name, value in getattr(dataset, "__dict__", {}).items() if _is_kept(value)}
+
+
+def _is_kept(value: Any) -> bool:
+    if type(value) is tuple:
+        return len(value) <= NUMBERS_MAX and all(type(each) is not tuple and _is_kept(each) for each in value)
+    return len(value) <= TEXT_MAX if type(value) is str else type(value) in _PLAIN or is_numpys(value)
 
 
 def _plain_of_class(kind: type) -> dict[str, Any]:
     """What its objects say where they have no such attribute."""
     return {name: value for each in reversed(kind.__mro__) for name, value in vars(each).items()
-            if type(value) in _PLAIN and not name.startswith("__")}
+            if _is_kept(value) and not name.startswith("__")}
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -199,11 +217,18 @@ class OwnGenerators:
                               f"before the loader is protected")
             part.load(state)
 
+    def now(self) -> list[Any]:
+        found = []
+        for get in self._places.values():
+            with contextlib.suppress(*_GONE):
+                found.append(get())
+        return found
+
     def _part(self, path: str) -> volatile_state.Part | None:
         try:
             return volatile_state.generator_part(path, self._places[path]())
-        except (KeyError, IndexError, AttributeError, TypeError, ValueError):
-            return None  # what led to it is gone
+        except _GONE:
+            return None
 
 
 def refuse_late(dataset: Any, collate: Any, known: dict[str, Any]) -> None:

@@ -138,7 +138,18 @@ class Place(Protocol):
     def close(self) -> None:
         """Ends the workers. The place is kept, and next() goes on from it."""
 
+    def kept(self) -> Kept:
+        """What part() keeps of the script's objects now."""
+
     def part(self, name: str) -> volatile_state.Part: ...
+
+
+@dataclass(slots=True)
+class Kept:
+    """Of a place."""
+
+    objects: list[Any]  # as wholes: generators, and what knows its own place
+    attributes: set[tuple[int, str]]  # (id of an object, name)
 
 
 def place_in(loader: Any) -> Place:
@@ -288,6 +299,10 @@ class JointPlace:
         for place in self.places:
             place.close()
 
+    def kept(self) -> Kept:
+        found = [place.kept() for place in self.places]
+        return Kept([one for each in found for one in each.objects], set().union(*(each.attributes for each in found)))
+
     def part(self, name: str) -> volatile_state.Part:
         parts = [place.part(name) for place in self.places]
 
@@ -374,6 +389,9 @@ class ElasticPlace:
     def close(self) -> None:
         _end(self.loader)
         self._iterator = None
+
+    def kept(self) -> Kept:
+        return Kept([*self._generator.generators(), *self._own.now()], self._attributes.kept())
 
     def part(self, name: str) -> volatile_state.Part:
         return volatile_state.Part(name, self._save, self._load)
@@ -510,6 +528,9 @@ class IndexedPlace:
         _end(self.loader)
         self._iterator = None
 
+    def kept(self) -> Kept:
+        return Kept([*self._chain.generators(), *self._own.now()], self._chain.kept() | self._attributes.kept())
+
     def part(self, name: str) -> volatile_state.Part:
         return volatile_state.Part(name, self._save, self._load)
 
@@ -519,8 +540,8 @@ class IndexedPlace:
             begin = {**begin, "changes": self._changes.save()}
         return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._lengths.given,
                 "begin": begin, "samplers": self._chain.save(), "replaced": self._chain.replaced(),
-                "digest": self._digest, "ahead": list(self._digests), "first": self._own.first, "dataset": self._own.save(),
-                "attributes": self._attributes.save()}
+                "digest": self._digest, "ahead": list(self._digests), "first": self._own.first,
+                "dataset": self._own.save(), "attributes": self._attributes.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
@@ -874,6 +895,9 @@ class StatefulPlace:
         """For a last batch that isn't full torch asks the dataset for more, so its state is that of the next epoch."""
         fetcher = getattr(self._iterator, "_dataset_fetcher", None)
         return self._over if self._iterator is None else bool(getattr(fetcher, "ended", False))
+
+    def kept(self) -> Kept:
+        return Kept([self._stateful], set())
 
     def part(self, name: str) -> volatile_state.Part:
         def save() -> dict[str, Any]:

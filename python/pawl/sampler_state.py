@@ -10,7 +10,6 @@ import collections
 import contextlib
 import copy
 import itertools
-import sys
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -36,12 +35,6 @@ def kept(value: Any) -> Any:
     return _copy_of(value) if 0 <= _count(value) <= VALUES_KEPT else _UNKEPT
 
 
-def _is_numpys(value: Any) -> bool:
-    """A number of numpy's."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic) and not value.dtype.hasobject
-
-
 def _is_array(value: Any) -> bool:
     """Or a tensor, in host memory."""
     import torch
@@ -57,7 +50,7 @@ def _is_container(value: Any) -> bool:
 def _count(value: Any, depth: int = 0) -> int:
     """Of numbers and texts; -1: something else is there, or more than are kept, or it is too deep, as what has itself
     inside."""
-    if type(value) in _LEAVES or _is_numpys(value):
+    if type(value) in _LEAVES or loader_parts.is_numpys(value):
         return 1
     if _is_array(value):
         return int(value.numel() if hasattr(value, "numel") else value.size)
@@ -146,7 +139,7 @@ def _some(value: Any, most: int = VALUES_LOOKED_AT) -> Any:
         ends = [] if isinstance(value, (set, frozenset)) else [
             each for some in (values, reversed(values)) for each in itertools.islice(some, max(1, most // 8))]
         return [len(value), *(_some(each, most // 4) for each in (*ends, *between))]
-    if _is_numpys(value):
+    if loader_parts.is_numpys(value):
         return value.item()
     return value if type(value) in _LEAVES else type(value).__name__
 
@@ -246,10 +239,17 @@ class Chain:
                     held[name] = put_in(held.get(name, _ABSENT), value)
             _load_generators(sampler, state["generators"], made_later)
 
+    def kept(self) -> set[tuple[int, str]]:
+        """(id of a sampler, name) of attributes."""
+        return {(id(each), name) for each in self.samplers for name in _values_of(each)[0]}
+
+    def generators(self) -> list[Any]:
+        return [generator for each in self.samplers for generator, _ in _generators_and_parts(each).values()]
+
     def plain(self) -> list[dict[str, Any]]:
         """Numbers and texts that are their attributes."""
-        return [{name: value for name, value in vars(each).items() if type(value) in _LEAVES or _is_numpys(value)}
-                for each in self.samplers]
+        return [{name: value for name, value in vars(each).items()
+                 if type(value) in _LEAVES or loader_parts.is_numpys(value)} for each in self.samplers]
 
     def set_plain(self, number: int, values: dict[str, Any]) -> None:
         vars(self.samplers[number]).update(values)
@@ -342,7 +342,7 @@ class Chain:
 def _values_of(sampler: Any, but: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """Those that are kept, and the names of containers that are not."""
     values = {name: kept(value) for name, value in vars(sampler).items()
-              if name not in but and (type(value) in _LEAVES or _is_container(value) or _is_numpys(value))}
+              if name not in but and (type(value) in _LEAVES or _is_container(value) or loader_parts.is_numpys(value))}
     return ({name: value for name, value in values.items() if value is not _UNKEPT},
             [name for name, value in values.items() if value is _UNKEPT])
 

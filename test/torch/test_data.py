@@ -48,6 +48,7 @@ from pawl import (  # noqa: E402
     script_exit,
     script_frames,
     tagged_values,
+    unprotected_state,
     volatile_state,
     witness,
 )
@@ -2739,6 +2740,64 @@ class ScriptsTest(unittest.TestCase):
                     other.close()
                 place.close()
 
+    def test_numbers_of_numpys_and_tuples_of_a_dataset_are_kept(self):
+        class Sized(Phased):
+            size, strength = (8, 8), 0.0
+
+            def __getitem__(self, index):
+                return torch.tensor([index, self.size[0], float(self.strength)])
+
+        def act(loader, step, _):
+            if step == 2:
+                loader.dataset.size, loader.dataset.strength = (16, 16), numpy.float64(0.5)
+        for workers in (0, 1):
+            found = self.same(lambda workers=workers: DataLoader(Sized(), batch_size=4, num_workers=workers), 9,
+                              (4, 6, 8), act=act)
+            self.assertEqual([24, 16, 0.5], [found[-1][-1][0] + 13, *found[-1][-1][1:]])
+        place = loaders.place_in(DataLoader(Sized(), batch_size=4))
+        place.loader.dataset.size, place.loader.dataset.strength = ((1, 2), 3), "word" * 100
+        self.assertEqual([{}], place.part("").save()["attributes"]["now"])
+
+    def test_of_a_loader_only_what_is_not_kept_is_told(self):
+        class Varied(Phased):
+            strength, table = 0.0, None
+
+            def __init__(self):
+                super().__init__()
+                self.chance = random.Random(1)
+
+        class Faded:
+            p = 1.0
+
+            def __call__(self, rows):
+                return torch.tensor(rows)
+
+        class Level(StatefulStream):
+            pass
+
+        def told(loader, act):
+            protected = protect.Protected(0, 1)
+            place, finder = protected.place_in(loader), unprotected_state.Finder(unprotected_state.Known(protected))
+            found = []
+            for number in range(3):
+                place.next()
+                finder.is_known.refresh()
+                found.append(finder.find(sys._getframe()))
+                act(loader, number)
+            return {path.removeprefix("loader.") for path, each in found[2].items()
+                    if path.startswith("loader") and each != found[1].get(path)}
+
+        def change(loader, number):
+            loader.sampler.set_epoch(number)
+            loader.sampler.factors = [float(number)]
+            loader.dataset.strength, loader.dataset.table = 0.5 * number, list(range(number, 100))
+            loader.collate_fn.p = 0.5 * number
+            loader.dataset.chance.random()
+        shards = DistributedSampler(range(24), num_replicas=1, rank=0)
+        self.assertEqual({"dataset.table", "collate_fn.p"},
+                         told(DataLoader(Varied(), batch_size=4, sampler=shards, collate_fn=Faded()), change))
+        self.assertEqual(set(), told(DataLoader(Level(), batch_size=4), lambda *_: None))
+
     def test_marks_of_random_numbers_are_few(self):
         place = loaders.place_in(DataLoader(range(300), batch_size=1))
         with unittest.mock.patch.object(loader_parts, "random_mark", side_effect=loader_parts.random_mark) as marks:
@@ -2846,6 +2905,18 @@ class LoopTest(unittest.TestCase):
         with self.assertRaisesRegex(pawl.PawlError, "has no block"):
             for _ in self.job.batches(self.loader):
                 pass
+
+    def test_a_loop_that_is_entered_again_does_as_many_steps(self):
+        loader, found = DataLoader(range(20), batch_sampler=Epochs(17)), []
+        job = pawl.Job(0, 1, 0, torch.device("cpu"))
+        for ends in (7, 11, 99):
+            for step, _ in job.batches(loader, epochs=3):
+                with step:
+                    found.append(int(step))
+                if step == ends:
+                    job._leave = lambda _: None  # as after a lost step, under @pawl.resilient
+                    break
+        self.assertEqual([*range(1, 16)], found, "the later epochs are shorter")
 
     def test_batches_alone(self):
         seen, committed = [], []
