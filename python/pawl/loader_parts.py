@@ -108,6 +108,7 @@ class ChangedAttributes:
         self._first = [{**_plain_of_class(type(each)), **_plain_attributes(each)} for each in self._watched]
         self._own: set[tuple[int, str]] = set()
         self.seen: list[dict[str, Any]] = []  # what had changed when the workers began
+        self.seed: int | None = None  # what those were given
 
     def before(self) -> list[dict[str, Any]]:
         """The datasets are about to be asked for something: for after()."""
@@ -135,10 +136,10 @@ class ChangedAttributes:
                 for name in _plain_attributes(each) if (number, name) not in self._own}
 
     def save(self) -> dict[str, Any]:
-        return {"now": self._changed(), "workers": self.seen}
+        return {"now": self._changed(), "workers": self.seen, "seed": self.seed}
 
     def load(self, saved: dict[str, Any]) -> None:
-        self.seen = saved["workers"]
+        self.seen, self.seed = saved["workers"], saved["seed"]
         for each, values in zip(self._watched, self._as_in(saved["now"]), strict=True):
             _set_attributes(each, values)
 
@@ -182,6 +183,18 @@ def show(dataset: Any, values: list[dict[str, Any]]) -> None:
     """In a worker: the datasets get what others have seen."""
     for each, seen in zip(datasets_of(dataset), values, strict=False):
         _set_attributes(each, seen)
+
+
+def stand_for(info: Any, number: int, first: int) -> None:
+    """In a worker: it is as that of this number whose iterator has drawn this seed."""
+    import torch
+    from torch.utils.data._utils import worker
+    for name, value in ("id", number), ("seed", first + number):
+        object.__setattr__(info, name, value)  # past its own, which forbids it
+    random.seed(info.seed)
+    torch.manual_seed(info.seed)
+    if "numpy" in sys.modules and hasattr(worker, "_generate_state"):
+        sys.modules["numpy"].random.seed(worker._generate_state(first, number))
 
 
 class OwnGenerators:

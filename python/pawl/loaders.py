@@ -327,6 +327,7 @@ class ElasticPlace:
         self._offset = 0  # batches that the sampler had given before the first step
         self._begun = False  # what making an iterator draws was drawn
         self._opened = 0  # the epoch in which there were workers that no loss had made
+        self._opened_at = 0  # batches that were given when these began
         self.epochs = told_epochs.Told([], loader.dataset)
         self._ends_epochs = bool(self.epochs.datasets())
         self.epoch = 0
@@ -370,8 +371,10 @@ class ElasticPlace:
     def _reopen(self) -> None:
         now, generator = volatile_state.save_random(), self._generator.save()
         again = self._begun and (not self._ends_epochs or self._opened == self.epoch)
-        self._iterator = _open(self.loader, _Order(self._sampler, self._ahead), self._attributes, again)
-        self._opened = self.epoch if not again else self._opened
+        if not again:
+            self._opened, self._opened_at = self.epoch, self.total
+        self._iterator = _open(self.loader, _Order(self._sampler, self._ahead), self._attributes, again,
+                               self.total - self._opened_at)
         if self._begun:
             volatile_state.load_random(now)
             self._generator.load(generator)
@@ -398,15 +401,20 @@ class ElasticPlace:
 
     def _save(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "begun": self._begun, "generator": self._generator.save(), "first": self._first,
-                "opened": self._opened, "dataset": self._own.save(), "attributes": self._attributes.save()}
+                "opened": [self._opened, self._opened_at], "dataset": self._own.save(),
+                "attributes": self._attributes.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
         self.epoch, self._begun, self._first = saved["epoch"], saved["begun"], saved["first"]
-        self._opened = saved["opened"]
+        self._opened, self._opened_at = saved["opened"]
         self._generator.load(saved["generator"], whole=True)
         self._own.load(saved["dataset"])
         self._attributes.load(saved["attributes"])
+
+
+_RECKONED = ("Let len() say what each epoch gives, or take what knows its place: pawl.ElasticSampler as batch_sampler=, "
+             "or a loader with state_dict() and load_state_dict()")
 
 
 class IndexedPlace:
@@ -431,6 +439,7 @@ class IndexedPlace:
         self._digest = 0  # of the indices that were given in this epoch
         self._digests: collections.deque[int] = collections.deque()  # what it will be with each batch that was drawn
         self._sought: set[str] | None = None  # the place is reckoned, not found yet: what set_epoch() has seeded in it
+        self._reckoned = False  # of which epoch this one is, nothing is known but by len()
 
     def length(self) -> int | None:
         if self._sought is not None:
@@ -455,6 +464,9 @@ class IndexedPlace:
 
     def seek(self, steps: int) -> None:
         """The place is found with the first batch: so no epoch is told of which none is given."""
+        if steps and callable(getattr(self._order, "take_next", None)):
+            raise Refused(f"done={steps} can't be found where a DataLoader has an ElasticSampler as sampler=: give it as "
+                          f"batch_sampler=")
         length = self.length()
         if steps and not length and not self.epochs.samplers():
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
@@ -475,7 +487,7 @@ class IndexedPlace:
         if self.epoch and (told or self._length_if_told() != length):
             self._count_epochs()
         volatile_state.load_random(now)
-        samplers = self._chain.save()
+        samplers, self._reckoned = self._chain.save(), self.epoch > 0
         self._announce(again=True)
         self._sought = _drawn_from(now, samplers, volatile_state.save_random(), self._chain.save())
 
@@ -511,7 +523,8 @@ class IndexedPlace:
             self._reopen()
         batch = next(self._iterator, _END)
         if batch is _END:
-            self._lengths.ended = self._given
+            self._refuse_reckoned(self._given != self._lengths.given)
+            self._lengths.ended, self._reckoned = self._given, False
             self.epoch, self._given, self._begin, self._digest = self.epoch + 1, 0, None, 0
             self._iterator = None
             self._reopen()
@@ -522,7 +535,15 @@ class IndexedPlace:
         self._given += 1
         self.total += 1
         self._digest = self._digests.popleft()
+        self._refuse_reckoned(self._given > (self._lengths.given or self._given))
         return batch
+
+    def _refuse_reckoned(self, is_wrong: bool) -> None:
+        """Fails: Refused."""
+        if self._reckoned and is_wrong:
+            raise Refused(f"done=N was reckoned by len(), and epoch {self.epoch} gives {self._given} batches or more "
+                          f"where the {type(self.loader).__name__} says {self._lengths.given}: so the loop didn't begin "
+                          f"where the checkpoint was. {_RECKONED}")
 
     def close(self) -> None:
         _end(self.loader)
@@ -538,8 +559,10 @@ class IndexedPlace:
         begin = self._begin
         if begin is not None and self._changes is not None:
             begin = {**begin, "changes": self._changes.save()}
+        replaced = self._chain.replaced()
         return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._lengths.given,
-                "begin": begin, "samplers": self._chain.save(), "replaced": self._chain.replaced(),
+                "begin": begin, "reckoned": self._reckoned, "samplers": self._chain.save(), "replaced": replaced,
+                "long": self._chain.digests(replaced),
                 "digest": self._digest, "ahead": list(self._digests), "first": self._own.first,
                 "dataset": self._own.save(), "attributes": self._attributes.save()}
 
@@ -547,13 +570,14 @@ class IndexedPlace:
         self.close()
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
         self.total, self._digest, self._lengths.given = saved["total"], saved["digest"], saved["length"]
-        self._lengths.ended = None
+        self._lengths.ended, self._reckoned = None, saved["reckoned"]
         self._own.first = saved["first"]
         self._changes, self._until = None, None
         if self._begin is not None:  # it may make the epoch's list of batches, and generators
             self._begin = dict(self._begin)
             self._changes = sampler_state.Changes(self._chain, self._begin["changes"])
-            self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"], "ahead": saved["ahead"]}
+            self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"], "ahead": saved["ahead"],
+                           "long": saved["long"]}
             now, before = volatile_state.save_random(), self._attributes.before()
             self._announce()
             self._attributes.after(before)
@@ -588,9 +612,9 @@ class IndexedPlace:
         failed = self._until is None and not self.loader.num_workers and bool(self._digests)  # a batch, once drawn
         if self._until is None:
             self._until = {"samplers": self._chain.save(), "replaced": self._chain.replaced(),
-                           "ahead": list(self._digests)}
+                           "ahead": list(self._digests), "long": []}
         try:
-            self._iterator = _open(self.loader, order, self._attributes, again=True)
+            self._iterator = _open(self.loader, order, self._attributes, again=True, given=self._given)
             self._chain.leave_begin()
             self._chain.load(self._found if failed else self._until["samplers"], self._makes_generators())
             self._until = None
@@ -615,16 +639,17 @@ class IndexedPlace:
         if changed:
             self._refuse_list_in_place(before, states, following)
             self._chain.records |= changed
-        if self._sought is not None and self._given:
-            drawn_from = _drawn_from(before, states, after, self._chain.save()) - self._sought
-            if drawn_from and not self._comes_anew(states, following, lambda: self._seed_others(drawn_from)):
-                self._tell_random_begin()
+        if self._sought is not None:
+            self._tell_begin(before, states, after, following)
         self._sought = None
         moved = {name: state for name, state in before.items() if not loader_parts.same(state, after.get(name))}
         self._changes = sampler_state.Changes(self._chain)
         self._begin = {"samplers": states, "random": moved, "late": False, "changes": self._changes.save(),
                        "seed": self._seed(before["torch"], states)}
-        following = self._pass_by(drawn, following, self._given)
+        following, passed = self._pass_by(drawn, following, self._given)
+        if passed < self._given:
+            raise Refused(f"epoch {self.epoch} of the {type(self.loader).__name__} gives {passed} batches, so what comes "
+                          f"after {self._given} of it can't be found: len() says {self._lengths.given}. {_RECKONED}")
         yield from self._numbered(drawn, following, self._given, [])
 
     def _seed(self, everybodys: bytes, states: list[dict[str, Any]]) -> int:
@@ -638,12 +663,28 @@ class IndexedPlace:
         return _mixed_in(mixed(zlib.crc32(everybodys) + mixed(self.epoch)), self._own.first, _digest_of(own),
                          *ranks[:1], self.number)
 
-    def _tell_random_begin(self) -> None:
+    def _tell_begin(self, random_before: dict[str, Any], before: list[dict[str, Any]], random_now: dict[str, Any],
+                    first: Any) -> None:
+        """The order of an epoch of a checkpoint has begun: it may come of what another process has had."""
+        assert self._sought is not None
+        now = self._chain.save()
+        drawn_from = _drawn_from(random_before, before, random_now, now) - self._sought
+        if not self._given:  # everybody's random numbers make an epoch's order as good as any
+            drawn_from = {name for name in drawn_from if "." in name and self.epoch}
+        names = sampler_state.changed_names(before, now) if self.epoch else []
+        further = [{**was, "values": each["values"]} for was, each in zip(before, now, strict=True)]
+        if names and not self._comes_anew(further, first, lambda: volatile_state.load_random(random_before)):
+            self._tell_random_begin(", ".join(names))
+        elif drawn_from and not self._comes_anew(before, first, lambda: self._seed_others(drawn_from)):
+            self._tell_random_begin("random numbers")
+
+    def _tell_random_begin(self, made_of: str) -> None:
+        where = "in the middle" if self._given else "at the begin"
+        harm = "some samples come twice and others never" if self._given else "it has the order of another epoch"
         script_exit.say(
-            f"done={self.total} is in the middle of epoch {self.epoch}, and {self._sampler_name()} makes its order "
-            f"from random numbers: unless they are now as that epoch began with them, some samples come twice and "
-            f"others never. Keep checkpoints of an epoch's end, or make the order from the epoch's number, as "
-            f"DistributedSampler does, or use pawl.ElasticSampler")
+            f"done={self.total} is {where} of epoch {self.epoch}, and {self._sampler_name()} makes its order from "
+            f"{made_of}: unless they are now as that epoch began with them, {harm}. Keep checkpoints of an epoch's end, "
+            f"or make the order from the epoch's number, as DistributedSampler does, or use pawl.ElasticSampler")
 
     def _refuse_list_in_place(self, random_before: dict[str, Any], before: list[Any], first: Any) -> None:
         """The order's begin has changed a list that is too long to be kept. Fails: Refused, unless the same begin comes
@@ -682,20 +723,23 @@ class IndexedPlace:
         self._changes.after(number)
         return following
 
-    def _pass_by(self, drawn: Iterator[Any], following: Any, count: int) -> Any:
-        """So many batches. The next one."""
+    def _pass_by(self, drawn: Iterator[Any], following: Any, count: int) -> tuple[Any, int]:
+        """So many batches, or as many as there are. The next one, and how many those were."""
         self._digest = 0
         self._digests.clear()
-        for number in range(count):
+        passed = 0
+        while passed < count and following is not _END:
+            passed += 1
             self._digest = _with_indices(self._digest, following)
-            following = self._draw(drawn, number + 1)
-        return following
+            following = self._draw(drawn, passed)
+        return following, passed
 
     def _find_order(self, begin: dict[str, Any]) -> Iterator[Any]:
         """Draws at once, while the random state is put aside. Who may have used up what set_epoch() made is told the
         epoch again."""
         assert self._until is not None
         given, used_up = self._digest, self._chain.is_used_up()
+        self._tell_others(self._chain.others_than(self._until["long"]))
         for again in (used_up, True):
             self._chain.leave_begin()
             self._announce(again)
@@ -704,7 +748,7 @@ class IndexedPlace:
             drawn = iter(self._order)
             following = next(drawn, _END)
             self._refuse_other_length()
-            following = self._pass_by(drawn, following, self._given - 1)
+            following, _ = self._pass_by(drawn, following, self._given - 1)
             if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
                 self._digest = _with_indices(self._digest, following)
             if self._digest == given:
@@ -716,6 +760,18 @@ class IndexedPlace:
             self._digest, self._found = given, self._chain.save()
             return iter(())  # whatever it was like
         raise self._gives_others(begin)
+
+    def _tell_others(self, others: list[sampler_state.Other]) -> None:
+        """Fails: Refused, where the next order comes of them."""
+        for each in others:
+            sentence = (f"{each.name}, which has more than {sampler_state.VALUES_KEPT} values or others than numbers and "
+                        f"texts and so isn't kept, was replaced after epoch {self.epoch} had begun, and other values "
+                        f"are in this process. If orders come of it, let set_epoch() or __iter__ make it, or change it "
+                        f"in place and protect it, job.protect(state={{...}})")
+            if self._given == self._lengths.given:
+                raise Refused(sentence)
+            if not each.known:
+                script_exit.say(sentence)
 
     def _has_replaced_long(self) -> bool:
         """The script, or the order's end, has put another container in the place of one that isn't kept."""
@@ -927,8 +983,9 @@ class _Away:
     """What a loader has for an iterator while pawl has the one of its persistent workers: where the script iterates
     over the loader itself, it gets another one, in the loader's own order. Who takes this away wants new workers."""
 
-    def __init__(self, pawls: Any) -> None:
-        self.pawls = pawls
+    def __init__(self, pawls: Any, turned: bool) -> None:
+        """`turned`: they stand for others only to the end of an epoch, of which each begins with the first worker."""
+        self.pawls, self.turned = pawls, turned
         self._scripts: Any = None
 
     def _reset(self, loader: Any, *arguments: Any) -> None:
@@ -951,9 +1008,11 @@ class _Away:
             getattr(each, "_shutdown_workers", lambda: None)()
 
 
-def _open(loader: Any, order: _Order, attributes: loader_parts.ChangedAttributes, again: bool = False) -> Any:
+def _open(loader: Any, order: _Order, attributes: loader_parts.ChangedAttributes, again: bool = False,
+          given: int = 0) -> Any:
     """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again. `again`:
-    in the middle of an epoch, in which workers see the datasets as others did."""
+    in the middle of what an iterator gives, after so many batches: workers stand for those of that one."""
+    import torch
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     others: dict[str, Any] = {name: order}
     away = loader._iterator if isinstance(loader._iterator, _Away) else None
@@ -962,20 +1021,28 @@ def _open(loader: Any, order: _Order, attributes: loader_parts.ChangedAttributes
         living = order if away is None else getattr(away.pawls, "_index_sampler", order)
         if getattr(living, "_indices", None) != order._indices:  # another place's, which would go on in its order
             away = None
+        elif away is not None and away.turned and not again:
+            away, again = None, True
+            others["generator"] = torch.Generator()  # else the seed that they don't get is drawn from everybody's
         if away is None:
             _end(loader)  # that one, or the script's own
             if not again:
                 attributes.note()
-        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn, attributes.for_workers() if again else None)
+        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn, *(
+            [attributes.for_workers(), attributes.seed, given] if again else [None, None, 0]))
         loader._iterator = None if away is None else away.pawls
     kept = {each: vars(loader)[each] for each in others}
     vars(loader).update(others)  # past its __setattr__, which forbids it
     try:
-        return iter(loader)
+        iterator = iter(loader)
     finally:
         vars(loader).update(kept)
         if loader.num_workers and loader._iterator is not None:
-            loader._iterator = _Away(loader._iterator) if away is None else away
+            turned = given % loader.num_workers > 0
+            loader._iterator = _Away(loader._iterator, turned) if away is None else away
+    if loader.num_workers and away is None and not again:
+        attributes.seed = iterator._base_seed
+    return iterator
 
 
 def _end(loader: Any) -> None:
@@ -1068,9 +1135,10 @@ class _SeededDataset:
 class _WorkerBegin:
     """In a worker: the script's worker_init_fn, which finds its own dataset in get_worker_info()."""
 
-    def __init__(self, begin: Any, seen: list[dict[str, Any]] | None) -> None:
-        """`seen`: what those workers saw of the datasets that this one stands for."""
-        self._begin, self._seen = begin, seen
+    def __init__(self, begin: Any, seen: list[dict[str, Any]] | None, seed: int | None, given: int) -> None:
+        """Of those workers that this one stands for: what they saw of the datasets, the seed they were given, and how
+        many batches they have given."""
+        self._begin, self._seen, self._seed, self._given = begin, seen, seed, given
 
     def __call__(self, worker: int) -> None:
         from torch.utils.data import get_worker_info
@@ -1078,5 +1146,8 @@ class _WorkerBegin:
         if info is not None and isinstance(info.dataset, _SeededDataset):
             object.__setattr__(info, "dataset", info.dataset._dataset)  # past its own, which forbids it
             loader_parts.show(info.dataset, self._seen or [])
+        if info is not None and self._seed is not None:
+            worker = (worker + self._given) % info.num_workers
+            loader_parts.stand_for(info, worker, self._seed)
         if self._begin is not None:
             self._begin(worker)

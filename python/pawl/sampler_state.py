@@ -20,6 +20,7 @@ from pawl.errors import Refused
 
 VALUES_KEPT = 4096  # of a container of a sampler
 DEPTH_MAX = 20  # of containers in one another
+DIGESTS_KEPT = 64  # of replaced containers
 VALUES_LOOKED_AT = 64  # of a longer one, to see whether it has changed; of a short one, for generators and samplers
 _LEAVES = {type(None), bool, int, float, complex, str, range}
 _CONTAINERS = {list, tuple, dict, set, frozenset, collections.deque, collections.defaultdict, collections.OrderedDict,
@@ -199,6 +200,14 @@ class _Begin:
     set_to: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Other:
+    """A container that isn't as it was when it was saved."""
+
+    name: str
+    known: bool  # it was once, in this process: the script has replaced it since
+
+
 class Chain:
     """The samplers of one loader, and those inside of them. Generators are those that they have at that moment:
     set_epoch() may make them anew. A container that is as it was at first is not saved; one that is or was too long to
@@ -211,6 +220,7 @@ class Chain:
         self._begins: list[_Begin] = []
         self._told: list[dict[str, int]] = []  # unkept(), when they had been told the epoch
         self.records: set[tuple[int, str]] = set()  # long containers that change, and from which no order comes
+        self._seen: collections.deque[list[Any]] = collections.deque(maxlen=DIGESTS_KEPT)  # what digests() has said
 
     def save(self) -> list[dict[str, Any]]:
         return [self._save(sampler, first) for sampler, first in zip(self.samplers, self._first, strict=True)]
@@ -317,6 +327,19 @@ class Chain:
         """(number, name) of containers that are others than when the order began: it isn't in the middle of these."""
         return [[number, name] for number, (each, then) in enumerate(zip(self.samplers, self._in_order, strict=True))
                 for name, value in then.items() if name in vars(each) and vars(each)[name] is not value]
+
+    def digests(self, replaced: list[list[Any]]) -> list[list[Any]]:
+        """(number, name, digest) of those that aren't kept."""
+        unkept = self.unkept() if replaced else []
+        found = [[number, name, unkept[number][name]] for number, name in replaced if name in unkept[number]]
+        self._seen.extend(each for each in found if each not in self._seen)
+        return found
+
+    def others_than(self, digests: list[list[Any]]) -> list[Other]:
+        """Those that aren't as digests() has said, here or in another process."""
+        unkept = self.unkept() if digests else []
+        return [Other(f"{type(self.samplers[number]).__name__}.{name}", [number, name, digest] in self._seen)
+                for number, name, digest in digests if unkept[number].get(name) != digest]
 
     def set_to_begin(self, begin: list[dict[str, Any]], replaced: list[list[Any]], made_later: bool) -> None:
         """Until leave_begin(). What the order is not in the middle of is another object meanwhile."""

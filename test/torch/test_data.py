@@ -929,6 +929,71 @@ class PlaceTest(unittest.TestCase):
             self.assertEqual(batches[done:], [place.next().tolist() for _ in range(12 - done)], done)
             self.assertEqual((plain.epoch, plain.total, plain.samples()), (place.epoch, place.total, place.samples()))
 
+    def test_from_a_checkpoint_of_an_epoch_that_len_does_not_say(self):
+        def refused(says, done, what, steps=20, order=None):
+            place = loaders.place_in(DataLoader(range(20), batch_sampler=order or Estimated(says)))
+            with self.assertRaisesRegex(pawl.Refused, what):
+                place.seek(done)
+                for step in range(steps):
+                    windows = tagged_values.dumps("", place.part("").save())
+                    place.next()
+                    if step == 1:
+                        place.part("").load(tagged_values.loads(windows))
+            return place.total - done
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(0, refused(12, 11, "epoch 0 .* gives 10 batches, so what comes after 11 of it can't"))
+            self.assertEqual(6, refused(12, 16, "epoch 1 gives 10 batches or more where the DataLoader says 12"))
+            self.assertEqual(5, refused(8, 12, "epoch 1 gives 9 batches or more where the DataLoader says 8"))
+            endless = Estimated(10)
+            type(endless).__iter__, kept = lambda _: ([each] for each in itertools.cycle(range(20))), Estimated.__iter__
+            self.addCleanup(setattr, Estimated, "__iter__", kept)
+            self.assertEqual(8, refused(10, 13, "epoch 1 gives 11 batches or more", order=endless))
+        place = loaders.place_in(DataLoader(range(20), batch_size=None,
+                                            sampler=pawl.ElasticSampler(20, 2, rank=0, world=1)))
+        with self.assertRaisesRegex(pawl.Refused, "done=3 can't be found .* give it as batch_sampler="):
+            place.seek(3)
+
+    def test_from_a_checkpoint_with_an_order_that_comes_of_what_came_before(self):
+        class Advancing(Sampler):
+            def __init__(self):
+                self.number = self.begun = 0
+
+            def __len__(self):
+                return 20
+
+            def __iter__(self):
+                self.begun += 1
+                generator = torch.Generator().manual_seed(self.number)
+                self.number += self.advances
+                return iter(torch.randperm(20, generator=generator).tolist())
+
+        def told(make, done):
+            place, said = loaders.place_in(make()), io.StringIO()
+            with contextlib.redirect_stderr(said):
+                place.seek(done)
+                place.next()
+            return said.getvalue()
+
+        def own():
+            return DataLoader(range(20), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+        def everybodys():
+            return DataLoader(range(20), batch_size=4, shuffle=True)
+
+        def advancing():
+            return DataLoader(range(20), batch_size=4, sampler=Advancing())
+        Advancing.advances = 1
+        self.assertRegex(told(advancing, 10), "done=10 is at the begin of epoch 2, and Advancing makes its order from "
+                                              "begun, number: unless .*, it has the order of another epoch")
+        self.assertIn("done=8 is in the middle of epoch 1, and Advancing makes", told(advancing, 8))
+        self.assertEqual("", told(advancing, 3))
+        Advancing.advances = 0
+        self.assertEqual("", told(advancing, 10))
+        self.assertRegex(told(own, 10), "at the begin of epoch 2, and RandomSampler makes its order from random numbers")
+        self.assertIn("in the middle of epoch 2", told(own, 11))
+        self.assertEqual("", told(everybodys, 10))
+        self.assertIn("in the middle of epoch 2", told(everybodys, 11))
+
     def test_from_a_checkpoint_where_an_epoch_seeds_everybodys_random_numbers(self):
         class Seeding(Sampler):
             def set_epoch(self, epoch):
@@ -2532,6 +2597,28 @@ class ScriptsTest(unittest.TestCase):
                                        lambda saved: [each.load(one) for each, one in zip(parts, saved, strict=True)])
         self.same(elastic, 9, (3, 8), act=act, state=both)
 
+    def test_workers_made_anew_have_the_seeds_that_others_had(self):
+        def mark(_):
+            info = torch.utils.data.get_worker_info()
+            info.dataset.marks = [torch.initial_seed(), random.randrange(1 << 40), numpy.random.randint(1 << 30)]
+
+        class Seeded(Phased):
+            def __getitem__(self, index):
+                return torch.tensor([index, torch.utils.data.get_worker_info().seed, *self.marks], dtype=torch.int64)
+
+        def elastic():
+            return DataLoader(Seeded(), batch_sampler=pawl.ElasticSampler(24, 4, rank=0, world=1), num_workers=2,
+                              worker_init_fn=mark)
+
+        def position(loader):
+            return volatile_state.Part("", loader.batch_sampler.state_dict, loader.batch_sampler.load_state_dict)
+        for stay in (False, True):
+            found = self.same(lambda stay=stay: DataLoader(
+                Seeded(), batch_size=4, num_workers=2, shuffle=True, worker_init_fn=mark, persistent_workers=stay),
+                14, (3, 6, 8), act=lambda *_: None)
+            self.assertEqual(2 if stay else 6, len({row[1] for batch in found for row in batch}))
+        self.same(elastic, 9, (3, 8), state=position)
+
     def test_a_length_is_asked_once_for_an_epoch_and_what_it_makes_stays(self):
         class Kept(Sampler):
             def __init__(self):
@@ -2639,6 +2726,16 @@ class ScriptsTest(unittest.TestCase):
                 loader.sampler.weights = torch.rand(6000, generator=torch.Generator().manual_seed(step)).double()
         plain, _ = self.run_it(make, 12, act=act)
         self.assertEqual(plain, self.run_it(make, 12, 5, act=act)[0])
+        sentence = r"WeightedRandomSampler.weights, .* isn't kept, was replaced .* other values are in this process"
+        with self.assertRaisesRegex(pawl.Refused, sentence):
+            self.run_it(make, 12, 5, True, act)
+
+        def amid(loader, step, _):
+            if step == 1:
+                loader.sampler.weights = torch.rand(6000, generator=torch.Generator().manual_seed(step)).double()
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.run_it(make, 4, 3, True, amid)
+        self.assertRegex(said.getvalue(), sentence)
 
     def test_a_dataset_of_two_loaders_is_told_by_the_first(self):
         class Passing(Dataset):
