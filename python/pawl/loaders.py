@@ -413,8 +413,8 @@ class ElasticPlace:
         self._attributes.load(saved["attributes"])
 
 
-_RECKONED = ("Let len() say what each epoch gives, or take what knows its place: pawl.ElasticSampler as batch_sampler=, "
-             "or a loader with state_dict() and load_state_dict()")
+_RECKONED = ("Let len() say what each epoch gives, or take what knows its place: pawl.ElasticSampler as "
+             "batch_sampler=, or a loader with state_dict() and load_state_dict()")
 
 
 class IndexedPlace:
@@ -465,8 +465,8 @@ class IndexedPlace:
     def seek(self, steps: int) -> None:
         """The place is found with the first batch: so no epoch is told of which none is given."""
         if steps and callable(getattr(self._order, "take_next", None)):
-            raise Refused(f"done={steps} can't be found where a DataLoader has an ElasticSampler as sampler=: give it as "
-                          f"batch_sampler=")
+            raise Refused(f"done={steps} can't be found where a DataLoader has an ElasticSampler as sampler=: give it "
+                          f"as batch_sampler=")
         length = self.length()
         if steps and not length and not self.epochs.samplers():
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
@@ -542,8 +542,8 @@ class IndexedPlace:
         """Fails: Refused."""
         if self._reckoned and is_wrong:
             raise Refused(f"done=N was reckoned by len(), and epoch {self.epoch} gives {self._given} batches or more "
-                          f"where the {type(self.loader).__name__} says {self._lengths.given}: so the loop didn't begin "
-                          f"where the checkpoint was. {_RECKONED}")
+                          f"where the {type(self.loader).__name__} says {self._lengths.given}: so the loop didn't "
+                          f"begin where the checkpoint was. {_RECKONED}")
 
     def close(self) -> None:
         _end(self.loader)
@@ -648,8 +648,9 @@ class IndexedPlace:
                        "seed": self._seed(before["torch"], states)}
         following, passed = self._pass_by(drawn, following, self._given)
         if passed < self._given:
-            raise Refused(f"epoch {self.epoch} of the {type(self.loader).__name__} gives {passed} batches, so what comes "
-                          f"after {self._given} of it can't be found: len() says {self._lengths.given}. {_RECKONED}")
+            raise Refused(f"epoch {self.epoch} of the {type(self.loader).__name__} gives {passed} batches, so what "
+                          f"comes after {self._given} of it can't be found: len() says {self._lengths.given}. "
+                          f"{_RECKONED}")
         yield from self._numbered(drawn, following, self._given, [])
 
     def _seed(self, everybodys: bytes, states: list[dict[str, Any]]) -> int:
@@ -679,12 +680,13 @@ class IndexedPlace:
             self._tell_random_begin("random numbers")
 
     def _tell_random_begin(self, made_of: str) -> None:
-        where = "in the middle" if self._given else "at the begin"
-        harm = "some samples come twice and others never" if self._given else "it has the order of another epoch"
+        where, harm, remedy = (
+            ("in the middle", "some samples come twice and others never", "Keep checkpoints of an epoch's end")
+            if self._given else ("at the begin", "it has the order of another", "Keep them in the checkpoint"))
         script_exit.say(
             f"done={self.total} is {where} of epoch {self.epoch}, and {self._sampler_name()} makes its order from "
-            f"{made_of}: unless they are now as that epoch began with them, {harm}. Keep checkpoints of an epoch's end, "
-            f"or make the order from the epoch's number, as DistributedSampler does, or use pawl.ElasticSampler")
+            f"{made_of}: unless they are now as that epoch began with them, {harm}. {remedy}, or make the "
+            f"order from the epoch's number, as DistributedSampler does, or use pawl.ElasticSampler")
 
     def _refuse_list_in_place(self, random_before: dict[str, Any], before: list[Any], first: Any) -> None:
         """The order's begin has changed a list that is too long to be kept. Fails: Refused, unless the same begin comes
@@ -764,9 +766,9 @@ class IndexedPlace:
     def _tell_others(self, others: list[sampler_state.Other]) -> None:
         """Fails: Refused, where the next order comes of them."""
         for each in others:
-            sentence = (f"{each.name}, which has more than {sampler_state.VALUES_KEPT} values or others than numbers and "
-                        f"texts and so isn't kept, was replaced after epoch {self.epoch} had begun, and other values "
-                        f"are in this process. If orders come of it, let set_epoch() or __iter__ make it, or change it "
+            sentence = (f"{each.name}, which has more than {sampler_state.VALUES_KEPT} values or others than numbers "
+                        f"and texts and so isn't kept, was replaced after epoch {self.epoch} had begun, and other "
+                        f"values are in this process. If orders come of it, let set_epoch() or __iter__ make it, or change it "
                         f"in place and protect it, job.protect(state={{...}})")
             if self._given == self._lengths.given:
                 raise Refused(sentence)

@@ -984,12 +984,12 @@ class PlaceTest(unittest.TestCase):
             return DataLoader(range(20), batch_size=4, sampler=Advancing())
         Advancing.advances = 1
         self.assertRegex(told(advancing, 10), "done=10 is at the begin of epoch 2, and Advancing makes its order from "
-                                              "begun, number: unless .*, it has the order of another epoch")
+                                              "begun, number: unless .*, it has the order of another")
         self.assertIn("done=8 is in the middle of epoch 1, and Advancing makes", told(advancing, 8))
         self.assertEqual("", told(advancing, 3))
         Advancing.advances = 0
         self.assertEqual("", told(advancing, 10))
-        self.assertRegex(told(own, 10), "at the begin of epoch 2, and RandomSampler makes its order from random numbers")
+        self.assertIn("at the begin of epoch 2, and RandomSampler makes its order from random", told(own, 10))
         self.assertIn("in the middle of epoch 2", told(own, 11))
         self.assertEqual("", told(everybodys, 10))
         self.assertIn("in the middle of epoch 2", told(everybodys, 11))
@@ -2558,7 +2558,7 @@ class ScriptsTest(unittest.TestCase):
                       {"sampler": RandomSampler(range(12), generator=generator)}):
             self.assertIn("pawl: done=4 is in the middle of epoch 1, and RandomSampler makes its order from random",
                           told(4, **kinds))
-            self.assertEqual("", told(3, **kinds))
+            self.assertEqual(len(kinds) > 1 or "sampler" in kinds, "at the begin of epoch 1" in told(3, **kinds))
         for kinds in ({}, {"sampler": DistributedSampler(range(12), 1, 0)}, {"sampler": Seeding(range(12))}):
             self.assertEqual("", told(4, **kinds))
 
