@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import types
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from pawl.mixing import mixed
 DRAWS_CHECKED = 4  # of each epoch: a sampler that uses everybody's random numbers on its way is refused at once
 DRAWS_LOOKED_AT = 64  # later, one of so many
 OTHER_SEED = 0x5EED  # of the order that is made to see of what it is made
+ENDS_IN_STATE = 2  # of a stateful loader's state of an epoch's end: so often it gives nothing
 _END = object()
 _stateful_drawing = 0  # places that are asked for a batch
 
@@ -768,8 +770,8 @@ class IndexedPlace:
         for each in others:
             sentence = (f"{each.name}, which has more than {sampler_state.VALUES_KEPT} values or others than numbers "
                         f"and texts and so isn't kept, was replaced after epoch {self.epoch} had begun, and other "
-                        f"values are in this process. If orders come of it, let set_epoch() or __iter__ make it, or change it "
-                        f"in place and protect it, job.protect(state={{...}})")
+                        f"values are in this process. If orders come of it, let set_epoch() or __iter__ make it, or "
+                        f"change it in place and protect it, job.protect(state={{...}})")
             if self._given == self._lengths.given:
                 raise Refused(sentence)
             if not each.known:
@@ -867,6 +869,10 @@ class StatefulPlace:
         self._given: int | None = 0  # batches of this epoch; None: the script's checkpoint is amid it
         self._lengths = _EpochLengths(loader, _random_aside)
         self.epochs = told_epochs.Told([], None)
+        beside = _beside_state(loader)
+        self._generator = sampler_state.Chain([sampler_state.LoaderGenerator(beside.generator)])
+        self._own, self._attributes = loader_parts.OwnGenerators(beside), loader_parts.ChangedAttributes(loader if (
+            beside.collate_fn is not None and not beside.num_workers) else beside)
 
     def length(self) -> int | None:
         return self._lengths.ask(self.epoch)
@@ -893,31 +899,38 @@ class StatefulPlace:
     def next(self) -> Any:
         global _stateful_drawing
         _stateful_drawing += 1
+        before = self._attributes.before()
         try:
             return self._next()
         finally:
             _stateful_drawing -= 1
+            self._attributes.after(before)
 
     def _next(self) -> Any:
-        if self._iterator is None and self._state is not None:
-            now = volatile_state.save_random()
+        restored = self._iterator is None and self._state is not None
+        if restored:
+            now, generator, own = volatile_state.save_random(), self._generator.save(), self._own.states()
             self._announce()  # first: what is told an epoch may begin anew
             self._stateful.load_state_dict(self._state)
             self._iterator = None if self._over else iter(self.loader)
             volatile_state.load_random(now)
+            self._generator.load(generator)
+            self._own.load(own)
         batch = _END if self._iterator is None else next(self._iterator, _END)
         if batch is _END:
             resumed = self._iterator is None and not self._over and self.total > 0
             if self._iterator is not None or self._over:
                 self.epoch, self._lengths.ended, self._given = self.epoch + 1, self._given, 0
             self._announce(again=self.total == 0)
-            now = volatile_state.save_random()
+            now, generator = volatile_state.save_random(), self._generator.save()
             self._iterator = iter(self.loader)
             batch = next(self._iterator, _END)
-            if batch is _END and self._over:  # this one's state had its epoch's end in it
+            for _ in range(ENDS_IN_STATE if batch is _END and (self._over or restored) else 0):
                 volatile_state.load_random(now)
+                self._generator.load(generator)
                 self._iterator = iter(self.loader)
-                batch = next(self._iterator, _END)
+                if (batch := next(self._iterator, _END)) is not _END:
+                    break
             self._over = False
             if batch is _END and resumed:  # the script's checkpoint is of an epoch's end
                 length = self.length() or 0
@@ -955,18 +968,32 @@ class StatefulPlace:
         return self._over if self._iterator is None else bool(getattr(fetcher, "ended", False))
 
     def kept(self) -> Kept:
-        return Kept([self._stateful], set())
+        return Kept([self._stateful, *self._generator.generators(), *self._own.now()], self._attributes.kept())
 
     def part(self, name: str) -> volatile_state.Part:
         def save() -> dict[str, Any]:
             return {"epoch": self.epoch, "total": self.total, "over": self._is_over(), "given": self._given,
-                    "state": self._state if self._iterator is None else self._stateful.state_dict()}
+                    "state": self._state if self._iterator is None else self._stateful.state_dict(),
+                    "generator": self._generator.save(), "collate": self._own.save(),
+                    "attributes": self._attributes.save()}
 
         def load(saved: dict[str, Any]) -> None:
             self._iterator = None
             self.epoch, self.total, self._over = saved["epoch"], saved["total"], saved["over"]
             self._given, self._lengths.ended, self._state = saved["given"], None, saved["state"]
+            self._generator.load(saved["generator"], whole=True)
+            self._own.load(saved["collate"])
+            self._attributes.load(saved["attributes"])
         return volatile_state.Part(name, save, load)
+
+
+def _beside_state(loader: Any) -> types.SimpleNamespace:
+    """What a loader that knows its place draws from beside its dataset, whose generators are in its state."""
+    from torch.utils.data import DataLoader
+    known = isinstance(loader, DataLoader)
+    return types.SimpleNamespace(dataset=None, generator=loader.generator if known else None,
+                                 collate_fn=loader.collate_fn if known else None,
+                                 num_workers=loader.num_workers if known else 0)
 
 
 def _with_epochs(*things: Any) -> list[Any]:

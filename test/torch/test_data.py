@@ -489,6 +489,38 @@ class Resumed(DataLoader):
         self.begin = state["given"]
 
 
+class ResumedByOrder(DataLoader):
+    """As torchdata's: makes its order again from the generator's state. After a state of an epoch's end it gives
+    nothing twice, and draws each time."""
+
+    through, given, state = 0, 0, None
+
+    def __iter__(self):
+        if self.through:
+            self.through -= 1
+            torch.randperm(3, generator=self.generator)
+            return iter(())
+        self.given = 0
+        if self.state is not None:
+            self.generator.set_state(torch.tensor(self.state["begin"], dtype=torch.uint8))
+            self.given, self.state = self.state["given"], None
+            torch.randperm(3)
+        self.begin = self.generator.get_state().tolist()
+        return self.counted(torch.randperm(21, generator=self.generator).split(4)[self.given:])
+
+    def counted(self, batches):
+        for batch in batches:
+            self.given += 1
+            torch.rand((), generator=self.generator)
+            yield batch
+
+    def state_dict(self):
+        return {"given": self.given, "begin": self.begin} if self.given or self.state is None else self.state
+
+    def load_state_dict(self, state):
+        self.state, self.through = (None, 2) if state["given"] == 6 else (state, 0)
+
+
 class Moody(Sampler):
     """Asks everybody's random numbers at every index."""
 
@@ -1490,6 +1522,32 @@ class PlaceTest(unittest.TestCase):
 
     def test_what_knows_its_own_place(self):
         self.same(lambda: DataLoader(StatefulStream(), batch_size=4))
+
+    def test_what_knows_its_own_place_and_draws_from_a_generator(self):
+        self.same(lambda: ResumedByOrder(range(21), batch_size=4, generator=torch.Generator().manual_seed(4)), False)
+
+    def test_what_knows_its_own_place_and_what_is_beside_it(self):
+        class Noted(StatefulStream):
+            strength = 1.0
+
+            def __len__(self):
+                return 21
+
+            def __iter__(self):
+                return (each * self.strength for each in super().__iter__())
+
+        def act(loader, step, _):
+            if step == 2:
+                loader.dataset.strength, loader.collate_fn.chance = 0.5, random.Random(9)
+
+        class Faded:
+            def __init__(self):
+                self.chance = random.Random(8)
+
+            def __call__(self, rows):
+                return torch.stack(rows) + self.chance.random()
+        place = ScriptsTest()
+        place.same(lambda: DataLoader(Noted(), batch_size=4, collate_fn=Faded()), 13, (2, 4, 6, 7, 12), act=act)
 
     def test_what_knows_its_own_place_is_told_the_epoch(self):
         class Told(TensorDataset):
