@@ -13,6 +13,7 @@ import operator
 import random
 import sys
 import types
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ class ChangedAttributes:
         self._own: set[tuple[int, str]] = set()
         self.seen: list[dict[str, Any]] = []  # what had changed when the workers began
         self.seed: int | None = None  # what those were given
+        _watching.add(self)
 
     def before(self) -> list[dict[str, Any]]:
         """The datasets are about to be asked for something: for after()."""
@@ -152,6 +154,20 @@ class ChangedAttributes:
         """With what has changed, but not there: that is as at first."""
         return [{**{name: first[name] for name in changed if name in first}, **each} for first, changed, each in zip(
             self._first, self._changed(), [*values, *[{}] * len(self._watched)], strict=False)]
+
+
+_watching: weakref.WeakSet[ChangedAttributes] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def samples_given() -> Iterator[None]:
+    """A loader of the script's asks for samples in this process: what their datasets change meanwhile is their own."""
+    before = [(each, each.before()) for each in list(_watching)]
+    try:
+        yield
+    finally:
+        for each, was in before:
+            each.after(was)
 
 
 def _plain_attributes(dataset: Any) -> dict[str, Any]:

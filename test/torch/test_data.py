@@ -2895,6 +2895,31 @@ class ScriptsTest(unittest.TestCase):
                     other.close()
                 place.close()
 
+    def test_what_a_dataset_has_read_for_an_evaluation_is_its_own(self):
+        class Sharded(Dataset):
+            """Keeps the shard that it has read last."""
+
+            def __init__(self):
+                self.shard, self.values = -1, None
+
+            def __len__(self):
+                return 24
+
+            def __getitem__(self, index):
+                if index // 4 != self.shard:
+                    self.shard, self.values = index // 4, [100 * (index // 4) + each for each in range(4)]
+                return torch.tensor([index, self.values[index % 4]])
+        watch = data_position.LoaderWatch(protect.Protected(0, 1), lambda: None)
+        self.addCleanup(watch.close)
+
+        def act(loader, step, _):
+            if step % 3 == 2:
+                next(iter(DataLoader(loader.dataset, batch_size=4, sampler=SubsetRandomSampler(
+                    [23 - step], generator=torch.Generator()), generator=torch.Generator())))
+        for workers in (0, 1):
+            self.same(lambda workers=workers: DataLoader(Sharded(), batch_size=3, num_workers=workers), 18,
+                      (4, 6, 7, 11, 13), act=act)
+
     def test_numbers_of_numpys_and_tuples_of_a_dataset_are_kept(self):
         class Sized(Phased):
             size, strength = (8, 8), 0.0
