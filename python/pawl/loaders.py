@@ -457,7 +457,7 @@ class IndexedPlace:
             return False
         if self._digests:  # workers have drawn ahead
             return True
-        with self._chain.aside(), contextlib.suppress(Refused):
+        with self._chain.aside(), contextlib.suppress(Exception):  # the sampler may fail: nobody needs it any more
             return next(self._iterator._sampler_iter, _END) is not _END
         return False
 
