@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import operator
 import types
 import zlib
 from collections.abc import Callable, Iterator
@@ -525,7 +526,7 @@ class IndexedPlace:
             self._reopen()
         batch = next(self._iterator, _END)
         if batch is _END:
-            self._refuse_reckoned(self._given != self._lengths.given)
+            self._refuse_reckoned(self._given)
             self._lengths.ended, self._reckoned = self._given, False
             self.epoch, self._given, self._begin, self._digest = self.epoch + 1, 0, None, 0
             self._iterator = None
@@ -537,15 +538,16 @@ class IndexedPlace:
         self._given += 1
         self.total += 1
         self._digest = self._digests.popleft()
-        self._refuse_reckoned(self._given > (self._lengths.given or self._given))
+        if self._given > (self._lengths.given or self._given):
+            self._refuse_reckoned(self._given)
         return batch
 
-    def _refuse_reckoned(self, is_wrong: bool) -> None:
-        """Fails: Refused."""
-        if self._reckoned and is_wrong:
-            raise Refused(f"done=N was reckoned by len(), and epoch {self.epoch} gives {self._given} batches or more "
-                          f"where the {type(self.loader).__name__} says {self._lengths.given}: so the loop didn't "
-                          f"begin where the checkpoint was. {_RECKONED}")
+    def _refuse_reckoned(self, gives: int | None) -> None:
+        """Fails: Refused, where this epoch is known to give so many batches, or more."""
+        if self._reckoned and gives not in (None, self._lengths.given):
+            raise Refused(f"done=N was reckoned by len(), and epoch {self.epoch} gives {gives} batches or more where "
+                          f"the {type(self.loader).__name__} says {self._lengths.given}: so the loop didn't begin "
+                          f"where the checkpoint was. {_RECKONED}")
 
     def close(self) -> None:
         _end(self.loader)
@@ -634,10 +636,12 @@ class IndexedPlace:
         """Draws when the first is asked for, as samplers do."""
         before, states, long = volatile_state.save_random(), self._chain.save(), self._chain.unkept()
         drawn = iter(self._order)
+        has = operator.length_hint(drawn) if type(drawn) is type(iter([])) else None
         following = next(drawn, _END)
         after, changed = volatile_state.save_random(), self._chain.changed_unkept(long)
         self._chain.note_order()
         self._lengths.given = self._lengths.ask(self.epoch)
+        self._refuse_reckoned(has)
         if changed:
             self._refuse_list_in_place(before, states, following)
             self._chain.records |= changed
