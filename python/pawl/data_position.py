@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pawl import loaders, script_frames
+from pawl import loader_parts, loaders, script_frames
 from pawl.errors import Refused
 
 if TYPE_CHECKING:
@@ -95,7 +95,10 @@ def _see_loaders() -> None:
     def give(self: Any) -> Any:
         for watch in list(_watches):
             watch.given(self)
-        return original(self)
+        if not _watches or self._num_workers or loaders.is_pawls(self):
+            return original(self)
+        with loader_parts.samples_given():
+            return original(self)
 
     resets = _BaseDataLoaderIter._reset
 

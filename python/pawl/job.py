@@ -132,6 +132,7 @@ class Job:
         self._after_block: list[Callable[[], Any]] = []
         self._after_commit: list[Callable[[int], Any]] = []  # of each step
         self._place: loaders.Place | None = None  # of the loop
+        self._totals: dict[tuple[int | None, int | None], int] = {}  # by epochs= and steps=
         self._batches: weakref.ref[Generator[Any, None, None]] | None = None  # that loop() has given
         self.finished = False  # the loop has ended
 
@@ -218,7 +219,9 @@ class Job:
               done: int) -> Generator[tuple[Step, Any], None, None]:
         first = self._place is None
         place = self._place = self._place_in(loader)
-        total = loaders.steps_in(place, epochs, steps)
+        if (epochs, steps) not in self._totals:  # when the loop is entered again, another epoch may have another length
+            self._totals[epochs, steps] = loaders.steps_in(place, epochs, steps)
+        total = self._totals[epochs, steps]
         if first:
             place.seek(done)
         lengths = loaders.Lengths(place) if steps is None else None
@@ -230,6 +233,8 @@ class Job:
                 if lengths is not None and not step.rehearsal and (changed := lengths.change()):
                     script_exit.say(changed)
                 yield step, batch
+            if lengths is not None and (rest := lengths.rest()):
+                script_exit.say(rest)
         finally:
             if not script_exit.forked():  # the workers are the parent's
                 place.close()

@@ -13,6 +13,7 @@ import operator
 import random
 import sys
 import types
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ LOOKS_AGAIN = 4  # for generators that a dataset makes with its first samples
 DATASETS_MAX = 4096  # in one another
 DATASETS_SHOWN = 64  # whose attributes are kept for workers
 TEXT_MAX = 200  # of a dataset's attribute
+NUMBERS_MAX = 16  # likewise, in a tuple
 _PLAIN = {type(None), bool, int, float, str}
+_GONE = (KeyError, IndexError, AttributeError, TypeError, ValueError)  # what led to a place
 
 
 # Everybody's random numbers ---------------------------------------------------------------------------------------
@@ -68,6 +71,12 @@ def seed_everybody(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed & 0xFFFFFFFF)
 
 
+def is_numpys(value: Any) -> bool:
+    """A number of numpy's."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and not value.dtype.hasobject
+
+
 # Datasets ---------------------------------------------------------------------------------------------------------
 
 def datasets_of(dataset: Any) -> list[Any]:
@@ -89,7 +98,7 @@ def datasets_of(dataset: Any) -> list[Any]:
 
 
 class ChangedAttributes:
-    """Numbers, switches and short texts of a loader's datasets that the script has changed since the loader was
+    """Numbers, switches, short texts and tuples of a loader's datasets that the script has changed since the loader was
     protected: as they are, and as they were when its workers began, since those that are made anew in the middle of an
     epoch see the same. What a dataset changes itself, while it gives samples or is told the epoch, is its own: it may
     stand for a file that it has opened, which another process has not."""
@@ -100,6 +109,8 @@ class ChangedAttributes:
         self._first = [{**_plain_of_class(type(each)), **_plain_attributes(each)} for each in self._watched]
         self._own: set[tuple[int, str]] = set()
         self.seen: list[dict[str, Any]] = []  # what had changed when the workers began
+        self.seed: int | None = None  # what those were given
+        _watching.add(self)
 
     def before(self) -> list[dict[str, Any]]:
         """The datasets are about to be asked for something: for after()."""
@@ -110,7 +121,7 @@ class ChangedAttributes:
             held = getattr(each, "__dict__", was)
             if len(held) != len(was) or not all(map(operator.is_, held.values(), was.values())):
                 self._own |= {(number, name) for name, value in held.items()
-                              if type(value) in _PLAIN and was.get(name, _PLAIN) is not value}
+                              if _is_kept(value) and was.get(name, _PLAIN) is not value}
 
     def note(self) -> None:
         """Workers begin."""
@@ -121,11 +132,16 @@ class ChangedAttributes:
         wanted = {id(each): values for each, values in zip(self._watched, self._as_in(self.seen), strict=True)}
         return [wanted.get(id(each), {}) for each in datasets_of(self._dataset)[:DATASETS_SHOWN]]
 
+    def kept(self) -> set[tuple[int, str]]:
+        """(id of a dataset, name) of those that are the script's."""
+        return {(id(each), name) for number, each in enumerate(self._watched)
+                for name in _plain_attributes(each) if (number, name) not in self._own}
+
     def save(self) -> dict[str, Any]:
-        return {"now": self._changed(), "workers": self.seen}
+        return {"now": self._changed(), "workers": self.seen, "seed": self.seed}
 
     def load(self, saved: dict[str, Any]) -> None:
-        self.seen = saved["workers"]
+        self.seen, self.seed = saved["workers"], saved["seed"]
         for each, values in zip(self._watched, self._as_in(saved["now"]), strict=True):
             _set_attributes(each, values)
 
@@ -140,15 +156,34 @@ class ChangedAttributes:
             self._first, self._changed(), [*values, *[{}] * len(self._watched)], strict=False)]
 
 
+_watching: weakref.WeakSet[ChangedAttributes] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def samples_given() -> Iterator[None]:
+    """A loader of the script's asks for samples in this process: what their datasets change meanwhile is their own."""
+    before = [(each, each.before()) for each in list(_watching)]
+    try:
+        yield
+    finally:
+        for each, was in before:
+            each.after(was)
+
+
 def _plain_attributes(dataset: Any) -> dict[str, Any]:
-    return {name: value for name, value in getattr(dataset, "__dict__", {}).items()
-            if type(value) in _PLAIN and not (type(value) is str and len(value) > TEXT_MAX)}
+    return {name: value for name, value in getattr(dataset, "__dict__", {}).items() if _is_kept(value)}
+
+
+def _is_kept(value: Any) -> bool:
+    if type(value) is tuple:
+        return len(value) <= NUMBERS_MAX and all(type(each) is not tuple and _is_kept(each) for each in value)
+    return len(value) <= TEXT_MAX if type(value) is str else type(value) in _PLAIN or is_numpys(value)
 
 
 def _plain_of_class(kind: type) -> dict[str, Any]:
     """What its objects say where they have no such attribute."""
     return {name: value for each in reversed(kind.__mro__) for name, value in vars(each).items()
-            if type(value) in _PLAIN and not name.startswith("__")}
+            if _is_kept(value) and not name.startswith("__")}
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -164,6 +199,18 @@ def show(dataset: Any, values: list[dict[str, Any]]) -> None:
     """In a worker: the datasets get what others have seen."""
     for each, seen in zip(datasets_of(dataset), values, strict=False):
         _set_attributes(each, seen)
+
+
+def stand_for(info: Any, number: int, first: int) -> None:
+    """In a worker: it is as that of this number whose iterator has drawn this seed."""
+    import torch
+    from torch.utils.data._utils import worker
+    for name, value in ("id", number), ("seed", first + number):
+        object.__setattr__(info, name, value)  # past its own, which forbids it
+    random.seed(info.seed)
+    torch.manual_seed(info.seed)
+    if "numpy" in sys.modules and hasattr(worker, "_generate_state"):
+        sys.modules["numpy"].random.seed(worker._generate_state(first, number))
 
 
 class OwnGenerators:
@@ -199,11 +246,18 @@ class OwnGenerators:
                               f"before the loader is protected")
             part.load(state)
 
+    def now(self) -> list[Any]:
+        found = []
+        for get in self._places.values():
+            with contextlib.suppress(*_GONE):
+                found.append(get())
+        return found
+
     def _part(self, path: str) -> volatile_state.Part | None:
         try:
             return volatile_state.generator_part(path, self._places[path]())
-        except (KeyError, IndexError, AttributeError, TypeError, ValueError):
-            return None  # what led to it is gone
+        except _GONE:
+            return None
 
 
 def refuse_late(dataset: Any, collate: Any, known: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import operator
+import types
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from pawl.mixing import mixed
 DRAWS_CHECKED = 4  # of each epoch: a sampler that uses everybody's random numbers on its way is refused at once
 DRAWS_LOOKED_AT = 64  # later, one of so many
 OTHER_SEED = 0x5EED  # of the order that is made to see of what it is made
+ENDS_IN_STATE = 2  # of a stateful loader's state of an epoch's end: so often it gives nothing
 _END = object()
 _stateful_drawing = 0  # places that are asked for a batch
 
@@ -62,6 +65,7 @@ class _EpochLengths:
         self._loader, self._counting = loader, counting
         self._said: dict[int, int] = {}
         self.given: int | None = None  # of the epoch whose order is given, whichever process asked; None: unknown
+        self.ended: int | None = None  # what the epoch before has given in all; None: unknown
 
     def are_known(self, epoch: int) -> bool:
         return epoch in self._said
@@ -116,11 +120,20 @@ class Place(Protocol):
     def length(self) -> int | None:
         """Batches in an epoch; None: nobody knows."""
 
+    def ended(self) -> int | None:
+        """Batches that the epoch before has given; None: nobody knows."""
+
+    def goes_on(self) -> bool:
+        """The epoch has given as many batches as len() says, and has more. For when the loop is through."""
+
     def samples(self) -> int:
         """Of this rank, so far; 0 if that is not known, or if a protected sampler counts them."""
 
     def seek(self, steps: int) -> None:
         """So many steps are done: the script goes on from a checkpoint. Before the first batch."""
+
+    def ready(self) -> None:
+        """After a loss: whatever making the iterator anew puts back is put back now."""
 
     def next(self) -> Any:
         """The next batch, from the next epoch where one is over."""
@@ -128,7 +141,18 @@ class Place(Protocol):
     def close(self) -> None:
         """Ends the workers. The place is kept, and next() goes on from it."""
 
+    def kept(self) -> Kept:
+        """What part() keeps of the script's objects now."""
+
     def part(self, name: str) -> volatile_state.Part: ...
+
+
+@dataclass(slots=True)
+class Kept:
+    """Of a place."""
+
+    objects: list[Any]  # as wholes: generators, and what knows its own place
+    attributes: set[tuple[int, str]]  # (id of an object, name)
 
 
 def place_in(loader: Any) -> Place:
@@ -183,7 +207,9 @@ def steps_in(place: Place, epochs: int | None, steps: int | None) -> int:
 
 class Lengths:
     """Of a loop's epochs, where the loop was given nothing but their number: it does so many steps as if each was as
-    long as the first."""
+    long as the first one says."""
+
+    REMEDY = "Say how many steps it shall do: job.batches(loader, steps=N)"
 
     def __init__(self, place: Place) -> None:
         self._place, self._length, self._epoch, self._told = place, place.length(), place.epoch, False
@@ -192,12 +218,25 @@ class Lengths:
         """Told once. With each batch, cheap."""
         if self._told or self._place.epoch == self._epoch:
             return None
-        self._epoch, length = self._place.epoch, self._place.length()
+        before, self._epoch = self._epoch, self._place.epoch
+        given, length = self._place.ended(), self._place.length()
+        if given is not None and given != self._length:
+            self._told = True
+            return (f"epoch {before} gave {given} batches, and len() of the loader says {self._length}: a loop over "
+                    f"epochs= counts {self._length} for each. {self.REMEDY}, or let len() say what an epoch gives")
         if length == self._length:
             return None
         self._told = True
         return (f"epoch {self._epoch} has {length} batches where the first one had {self._length}: a loop over epochs= "
-                f"counts each like the first. Say how many steps it shall do: job.batches(loader, steps=N)")
+                f"counts each like the first. {self.REMEDY}")
+
+    def rest(self) -> str | None:
+        """The loop is through."""
+        if self._told or not self._place.goes_on():
+            return None
+        return (f"the loop is through, and epoch {self._place.epoch} has more than the {self._length} batches that "
+                f"len() of the loader says: a loop over epochs= counts by that. {self.REMEDY}, or let len() say what "
+                f"an epoch gives")
 
 
 def refuse_elsewhere(place: Place, step: int) -> None:
@@ -237,6 +276,12 @@ class JointPlace:
     def length(self) -> int | None:
         return self.places[0].length()
 
+    def ended(self) -> int | None:
+        return self.places[0].ended()
+
+    def goes_on(self) -> bool:
+        return self.places[0].goes_on()
+
     def samples(self) -> int:
         return sum(place.samples() for place in self.places)
 
@@ -244,12 +289,22 @@ class JointPlace:
         for place in self.places:
             place.seek(steps)
 
+    def ready(self) -> None:
+        """All before one of them draws: they may share a generator or a sampler."""
+        for place in self.places:
+            place.ready()
+
     def next(self) -> tuple[Any, ...]:
+        self.ready()
         return tuple(place.next() for place in self.places)
 
     def close(self) -> None:
         for place in self.places:
             place.close()
+
+    def kept(self) -> Kept:
+        found = [place.kept() for place in self.places]
+        return Kept([one for each in found for one in each.objects], set().union(*(each.attributes for each in found)))
 
     def part(self, name: str) -> volatile_state.Part:
         parts = [place.part(name) for place in self.places]
@@ -275,6 +330,7 @@ class ElasticPlace:
         self._offset = 0  # batches that the sampler had given before the first step
         self._begun = False  # what making an iterator draws was drawn
         self._opened = 0  # the epoch in which there were workers that no loss had made
+        self._opened_at = 0  # batches that were given when these began
         self.epochs = told_epochs.Told([], loader.dataset)
         self._ends_epochs = bool(self.epochs.datasets())
         self.epoch = 0
@@ -286,6 +342,12 @@ class ElasticPlace:
     def length(self) -> int | None:
         return len(self._sampler)
 
+    def ended(self) -> int | None:
+        return None
+
+    def goes_on(self) -> bool:
+        return False
+
     def samples(self) -> int:
         return 0
 
@@ -293,6 +355,9 @@ class ElasticPlace:
         """If the script has set the sampler to another place, the steps begin there."""
         self._sampler.position = max(self._sampler.position, steps * self._sampler.global_batch)
         self._offset = self._sampler.position // self._sampler.global_batch - steps
+
+    def ready(self) -> None:
+        pass  # what it puts back then is as it finds it
 
     def next(self) -> Any:
         self.epoch, before = self._sampler.epoch, self._attributes.before()
@@ -309,8 +374,10 @@ class ElasticPlace:
     def _reopen(self) -> None:
         now, generator = volatile_state.save_random(), self._generator.save()
         again = self._begun and (not self._ends_epochs or self._opened == self.epoch)
-        self._iterator = _open(self.loader, _Order(self._sampler, self._ahead), self._attributes, again)
-        self._opened = self.epoch if not again else self._opened
+        if not again:
+            self._opened, self._opened_at = self.epoch, self.total
+        self._iterator = _open(self.loader, _Order(self._sampler, self._ahead), self._attributes, again,
+                               self.total - self._opened_at)
         if self._begun:
             volatile_state.load_random(now)
             self._generator.load(generator)
@@ -329,20 +396,28 @@ class ElasticPlace:
         _end(self.loader)
         self._iterator = None
 
+    def kept(self) -> Kept:
+        return Kept([*self._generator.generators(), *self._own.now()], self._attributes.kept())
+
     def part(self, name: str) -> volatile_state.Part:
         return volatile_state.Part(name, self._save, self._load)
 
     def _save(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "begun": self._begun, "generator": self._generator.save(), "first": self._first,
-                "opened": self._opened, "dataset": self._own.save(), "attributes": self._attributes.save()}
+                "opened": [self._opened, self._opened_at], "dataset": self._own.save(),
+                "attributes": self._attributes.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
         self.epoch, self._begun, self._first = saved["epoch"], saved["begun"], saved["first"]
-        self._opened = saved["opened"]
+        self._opened, self._opened_at = saved["opened"]
         self._generator.load(saved["generator"], whole=True)
         self._own.load(saved["dataset"])
         self._attributes.load(saved["attributes"])
+
+
+_RECKONED = ("Let len() say what each epoch gives, or take what knows its place: pawl.ElasticSampler as "
+             "batch_sampler=, or a loader with state_dict() and load_state_dict()")
 
 
 class IndexedPlace:
@@ -367,6 +442,7 @@ class IndexedPlace:
         self._digest = 0  # of the indices that were given in this epoch
         self._digests: collections.deque[int] = collections.deque()  # what it will be with each batch that was drawn
         self._sought: set[str] | None = None  # the place is reckoned, not found yet: what set_epoch() has seeded in it
+        self._reckoned = False  # of which epoch this one is, nothing is known but by len()
 
     def length(self) -> int | None:
         if self._sought is not None:
@@ -374,11 +450,26 @@ class IndexedPlace:
         given = self._lengths.given if self._begin is not None else None
         return self._lengths.ask(self.epoch) if given is None or self._lengths.are_known(self.epoch) else given
 
+    def ended(self) -> int | None:
+        return self._lengths.ended
+
+    def goes_on(self) -> bool:
+        if self._iterator is None or self._given != self._lengths.given:
+            return False
+        if self._digests:  # workers have drawn ahead
+            return True
+        with self._chain.aside(), contextlib.suppress(Exception):  # the sampler may fail: nobody needs it any more
+            return next(self._iterator._sampler_iter, _END) is not _END
+        return False
+
     def samples(self) -> int:
         return self.total * (self.loader.batch_size or 1)
 
     def seek(self, steps: int) -> None:
         """The place is found with the first batch: so no epoch is told of which none is given."""
+        if steps and callable(getattr(self._order, "take_next", None)):
+            raise Refused(f"done={steps} can't be found where a DataLoader has an ElasticSampler as sampler=: give it "
+                          f"as batch_sampler=")
         length = self.length()
         if steps and not length and not self.epochs.samplers():
             raise Refused(f"nobody knows where step {steps} is in a {type(self._order).__name__} without a length")
@@ -399,7 +490,7 @@ class IndexedPlace:
         if self.epoch and (told or self._length_if_told() != length):
             self._count_epochs()
         volatile_state.load_random(now)
-        samplers = self._chain.save()
+        samplers, self._reckoned = self._chain.save(), self.epoch > 0
         self._announce(again=True)
         self._sought = _drawn_from(now, samplers, volatile_state.save_random(), self._chain.save())
 
@@ -422,12 +513,21 @@ class IndexedPlace:
                           f"length in epoch {self.epoch}")
         return length
 
+    def ready(self) -> None:
+        if self._iterator is None and self._begin is not None:
+            before = self._attributes.before()
+            self._reopen()
+            self._attributes.after(before)
+
     def next(self) -> Any:
+        self.ready()
         before = self._attributes.before()
         if self._iterator is None:
             self._reopen()
         batch = next(self._iterator, _END)
         if batch is _END:
+            self._refuse_reckoned(self._given)
+            self._lengths.ended, self._reckoned = self._given, False
             self.epoch, self._given, self._begin, self._digest = self.epoch + 1, 0, None, 0
             self._iterator = None
             self._reopen()
@@ -438,11 +538,23 @@ class IndexedPlace:
         self._given += 1
         self.total += 1
         self._digest = self._digests.popleft()
+        if self._given > (self._lengths.given or self._given):
+            self._refuse_reckoned(self._given)
         return batch
+
+    def _refuse_reckoned(self, gives: int | None) -> None:
+        """Fails: Refused, where this epoch is known to give so many batches, or more."""
+        if self._reckoned and gives not in (None, self._lengths.given):
+            raise Refused(f"done=N was reckoned by len(), and epoch {self.epoch} gives {gives} batches or more where "
+                          f"the {type(self.loader).__name__} says {self._lengths.given}: so the loop didn't begin "
+                          f"where the checkpoint was. {_RECKONED}")
 
     def close(self) -> None:
         _end(self.loader)
         self._iterator = None
+
+    def kept(self) -> Kept:
+        return Kept([*self._chain.generators(), *self._own.now()], self._chain.kept() | self._attributes.kept())
 
     def part(self, name: str) -> volatile_state.Part:
         return volatile_state.Part(name, self._save, self._load)
@@ -451,21 +563,25 @@ class IndexedPlace:
         begin = self._begin
         if begin is not None and self._changes is not None:
             begin = {**begin, "changes": self._changes.save()}
+        replaced = self._chain.replaced()
         return {"epoch": self.epoch, "given": self._given, "total": self.total, "length": self._lengths.given,
-                "begin": begin, "samplers": self._chain.save(), "replaced": self._chain.replaced(),
-                "digest": self._digest, "first": self._own.first, "dataset": self._own.save(),
-                "attributes": self._attributes.save()}
+                "begin": begin, "reckoned": self._reckoned, "samplers": self._chain.save(), "replaced": replaced,
+                "long": self._chain.digests(replaced),
+                "digest": self._digest, "ahead": list(self._digests), "first": self._own.first,
+                "dataset": self._own.save(), "attributes": self._attributes.save()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.close()
         self.epoch, self._given, self._begin = saved["epoch"], saved["given"], saved["begin"]
         self.total, self._digest, self._lengths.given = saved["total"], saved["digest"], saved["length"]
+        self._lengths.ended, self._reckoned = None, saved["reckoned"]
         self._own.first = saved["first"]
         self._changes, self._until = None, None
         if self._begin is not None:  # it may make the epoch's list of batches, and generators
             self._begin = dict(self._begin)
             self._changes = sampler_state.Changes(self._chain, self._begin["changes"])
-            self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"]}
+            self._until = {"samplers": saved["samplers"], "replaced": saved["replaced"], "ahead": saved["ahead"],
+                           "long": saved["long"]}
             now, before = volatile_state.save_random(), self._attributes.before()
             self._announce()
             self._attributes.after(before)
@@ -499,9 +615,10 @@ class IndexedPlace:
         now, own = volatile_state.save_random(), self._own.states()
         failed = self._until is None and not self.loader.num_workers and bool(self._digests)  # a batch, once drawn
         if self._until is None:
-            self._until = {"samplers": self._chain.save(), "replaced": self._chain.replaced()}
+            self._until = {"samplers": self._chain.save(), "replaced": self._chain.replaced(),
+                           "ahead": list(self._digests), "long": []}
         try:
-            self._iterator = _open(self.loader, order, self._attributes, again=True)
+            self._iterator = _open(self.loader, order, self._attributes, again=True, given=self._given)
             self._chain.leave_begin()
             self._chain.load(self._found if failed else self._until["samplers"], self._makes_generators())
             self._until = None
@@ -519,24 +636,28 @@ class IndexedPlace:
         """Draws when the first is asked for, as samplers do."""
         before, states, long = volatile_state.save_random(), self._chain.save(), self._chain.unkept()
         drawn = iter(self._order)
+        has = operator.length_hint(drawn) if type(drawn) is type(iter([])) else None
         following = next(drawn, _END)
         after, changed = volatile_state.save_random(), self._chain.changed_unkept(long)
         self._chain.note_order()
         self._lengths.given = self._lengths.ask(self.epoch)
+        self._refuse_reckoned(has)
         if changed:
             self._refuse_list_in_place(before, states, following)
             self._chain.records |= changed
-        if self._sought is not None and self._given:
-            drawn_from = _drawn_from(before, states, after, self._chain.save()) - self._sought
-            if drawn_from and not self._comes_anew(states, following, lambda: self._seed_others(drawn_from)):
-                self._tell_random_begin()
+        if self._sought is not None:
+            self._tell_begin(before, states, after, following)
         self._sought = None
         moved = {name: state for name, state in before.items() if not loader_parts.same(state, after.get(name))}
         self._changes = sampler_state.Changes(self._chain)
         self._begin = {"samplers": states, "random": moved, "late": False, "changes": self._changes.save(),
                        "seed": self._seed(before["torch"], states)}
-        following = self._pass_by(drawn, following, self._given)
-        yield from self._numbered(drawn, following, self._given)
+        following, passed = self._pass_by(drawn, following, self._given)
+        if passed < self._given:
+            raise Refused(f"epoch {self.epoch} of the {type(self.loader).__name__} gives {passed} batches, so what "
+                          f"comes after {self._given} of it can't be found: len() says {self._lengths.given}. "
+                          f"{_RECKONED}")
+        yield from self._numbered(drawn, following, self._given, [])
 
     def _seed(self, everybodys: bytes, states: list[dict[str, Any]]) -> int:
         """Of this epoch's batches in workers. Ranks that have samples of their own draw other numbers; those that share
@@ -549,12 +670,29 @@ class IndexedPlace:
         return _mixed_in(mixed(zlib.crc32(everybodys) + mixed(self.epoch)), self._own.first, _digest_of(own),
                          *ranks[:1], self.number)
 
-    def _tell_random_begin(self) -> None:
+    def _tell_begin(self, random_before: dict[str, Any], before: list[dict[str, Any]], random_now: dict[str, Any],
+                    first: Any) -> None:
+        """The order of an epoch of a checkpoint has begun: it may come of what another process has had."""
+        assert self._sought is not None
+        now = self._chain.save()
+        drawn_from = _drawn_from(random_before, before, random_now, now) - self._sought
+        if not self._given:  # everybody's random numbers make an epoch's order as good as any
+            drawn_from = {name for name in drawn_from if "." in name and self.epoch}
+        names = sampler_state.changed_names(before, now) if self.epoch else []
+        further = [{**was, "values": each["values"]} for was, each in zip(before, now, strict=True)]
+        if names and not self._comes_anew(further, first, lambda: volatile_state.load_random(random_before)):
+            self._tell_random_begin(", ".join(names))
+        elif drawn_from and not self._comes_anew(before, first, lambda: self._seed_others(drawn_from)):
+            self._tell_random_begin("random numbers")
+
+    def _tell_random_begin(self, made_of: str) -> None:
+        where, harm, remedy = (
+            ("in the middle", "some samples come twice and others never", "Keep checkpoints of an epoch's end")
+            if self._given else ("at the begin", "it has the order of another", "Keep them in the checkpoint"))
         script_exit.say(
-            f"done={self.total} is in the middle of epoch {self.epoch}, and {self._sampler_name()} makes its order "
-            f"from random numbers: unless they are now as that epoch began with them, some samples come twice and "
-            f"others never. Keep checkpoints of an epoch's end, or make the order from the epoch's number, as "
-            f"DistributedSampler does, or use pawl.ElasticSampler")
+            f"done={self.total} is {where} of epoch {self.epoch}, and {self._sampler_name()} makes its order from "
+            f"{made_of}: unless they are now as that epoch began with them, {harm}. {remedy}, or make the "
+            f"order from the epoch's number, as DistributedSampler does, or use pawl.ElasticSampler")
 
     def _refuse_list_in_place(self, random_before: dict[str, Any], before: list[Any], first: Any) -> None:
         """The order's begin has changed a list that is too long to be kept. Fails: Refused, unless the same begin comes
@@ -593,20 +731,23 @@ class IndexedPlace:
         self._changes.after(number)
         return following
 
-    def _pass_by(self, drawn: Iterator[Any], following: Any, count: int) -> Any:
-        """So many batches. The next one."""
+    def _pass_by(self, drawn: Iterator[Any], following: Any, count: int) -> tuple[Any, int]:
+        """So many batches, or as many as there are. The next one, and how many those were."""
         self._digest = 0
         self._digests.clear()
-        for number in range(count):
+        passed = 0
+        while passed < count and following is not _END:
+            passed += 1
             self._digest = _with_indices(self._digest, following)
-            following = self._draw(drawn, number + 1)
-        return following
+            following = self._draw(drawn, passed)
+        return following, passed
 
     def _find_order(self, begin: dict[str, Any]) -> Iterator[Any]:
         """Draws at once, while the random state is put aside. Who may have used up what set_epoch() made is told the
         epoch again."""
         assert self._until is not None
         given, used_up = self._digest, self._chain.is_used_up()
+        self._tell_others(self._chain.others_than(self._until["long"]))
         for again in (used_up, True):
             self._chain.leave_begin()
             self._announce(again)
@@ -615,30 +756,43 @@ class IndexedPlace:
             drawn = iter(self._order)
             following = next(drawn, _END)
             self._refuse_other_length()
-            following = self._pass_by(drawn, following, self._given - 1)
+            following, _ = self._pass_by(drawn, following, self._given - 1)
             if self._given:  # as before, the next one is drawn when it is asked for: the last may draw from a generator
                 self._digest = _with_indices(self._digest, following)
             if self._digest == given:
                 self._found = self._chain.save()
                 self._chain.note_order()
-                return self._follow(drawn, following)
+                return self._follow(drawn, following, self._until["ahead"])
         over = self._given == self._lengths.given and following is not _END and self._draw(drawn, self._given) is _END
         if over and self._has_replaced_long():
             self._digest, self._found = given, self._chain.save()
             return iter(())  # whatever it was like
-        raise Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
-                      f"order is made from something that isn't kept{self._changed_since(begin)}. Make it from the "
-                      f"epoch, from everybody's random numbers, or from a generator that is its attribute")
+        raise self._gives_others(begin)
+
+    def _tell_others(self, others: list[sampler_state.Other]) -> None:
+        """Fails: Refused, where the next order comes of them."""
+        for each in others:
+            sentence = (f"{each.name}, which has more than {sampler_state.VALUES_KEPT} values or others than numbers "
+                        f"and texts and so isn't kept, was replaced after epoch {self.epoch} had begun, and other "
+                        f"values are in this process. If orders come of it, let set_epoch() or __iter__ make it, or "
+                        f"change it in place and protect it, job.protect(state={{...}})")
+            if self._given == self._lengths.given:
+                raise Refused(sentence)
+            if not each.known:
+                script_exit.say(sentence)
 
     def _has_replaced_long(self) -> bool:
         """The script, or the order's end, has put another container in the place of one that isn't kept."""
         assert self._until is not None
         return any(name in self._until["samplers"][number]["unkept"] for number, name in self._until["replaced"])
 
-    def _changed_since(self, begin: dict[str, Any]) -> str:
-        assert self._until is not None
-        names = sampler_state.changed_names(begin["samplers"], self._until["samplers"])
-        return f", or from what was changed since it began ({', '.join(names)})" if names else ""
+    def _gives_others(self, begin: dict[str, Any]) -> Refused:
+        until = self._until["samplers"] if self._until is not None else self._chain.save()
+        names = sampler_state.changed_names(begin["samplers"], until)
+        changed = f", or from what was changed since it began ({', '.join(names)})" if names else ""
+        return Refused(f"{self._sampler_name()} doesn't give the indices again that it gave in this epoch before: its "
+                       f"order is made from something that isn't kept{changed}. Make it from the epoch, from "
+                       f"everybody's random numbers, or from a generator that is its attribute")
 
     def _refuse_other_length(self) -> None:
         given = self._lengths.given
@@ -649,16 +803,19 @@ class IndexedPlace:
             raise Refused(f"the {type(self.loader).__name__} gave {given} batches in epoch {self.epoch}, and "
                           f"in this process gives {length}: every process must have the same data")
 
-    def _follow(self, drawn: Iterator[Any], last: Any) -> Iterator[Any]:
-        """What comes after the last that was given; where none was, `last` itself."""
+    def _follow(self, drawn: Iterator[Any], last: Any, ahead: list[int]) -> Iterator[Any]:
+        """What comes after the last that was given; where none was, `last` itself. What was drawn ahead comes again."""
         following = self._draw(drawn, self._given) if self._given else last
-        yield from self._numbered(drawn, following, self._given)
+        yield from self._numbered(drawn, following, self._given, ahead)
 
-    def _numbered(self, drawn: Iterator[Any], following: Any, number: int) -> Iterator[Any]:
+    def _numbered(self, drawn: Iterator[Any], following: Any, number: int, ahead: list[int]) -> Iterator[Any]:
+        """`ahead`: the digests of those that were drawn from there on."""
         assert self._begin is not None
-        digest, begin = self._digest, self._begin
+        digest, begin, first = self._digest, self._begin, number
         while following is not _END:
             digest = _with_indices(digest, following)
+            if number - first < len(ahead) and ahead[number - first] != digest:
+                raise self._gives_others(begin)
             self._digests.append(digest)
             yield _Seeded(following, mixed(begin["seed"] + number)) if self.loader.num_workers else following
             number += 1
@@ -713,60 +870,83 @@ class StatefulPlace:
         self._state: Any = None  # to go on from
         self._over = False  # that is of an epoch's end
         self._told: int | None = None  # the epoch that it was told last
+        self._given: int | None = 0  # batches of this epoch; None: the script's checkpoint is amid it
         self._lengths = _EpochLengths(loader, _random_aside)
         self.epochs = told_epochs.Told([], None)
+        beside = _beside_state(loader)
+        self._generator = sampler_state.Chain([sampler_state.LoaderGenerator(beside.generator)])
+        self._own, self._attributes = loader_parts.OwnGenerators(beside), loader_parts.ChangedAttributes(loader if (
+            beside.collate_fn is not None and not beside.num_workers) else beside)
 
     def length(self) -> int | None:
         return self._lengths.ask(self.epoch)
+
+    def ended(self) -> int | None:
+        return self._lengths.ended
+
+    def goes_on(self) -> bool:
+        return False  # whoever is asked for one more has given it
 
     def samples(self) -> int:
         return 0
 
     def seek(self, steps: int) -> None:
         """The script has loaded its state, and before that has told it the epoch: who is told one may begin anew."""
-        self.total = steps
+        self.total, self._given = steps, None if steps else 0
         if steps:
             epochs = [each.epoch for each in self._told_epochs() if type(getattr(each, "epoch", None)) is int]
             self.epoch = self._told = max(epochs, default=0) or steps // (self.length() or steps + 1)
 
+    def ready(self) -> None:
+        pass  # what it puts back then is as it finds it
+
     def next(self) -> Any:
         global _stateful_drawing
         _stateful_drawing += 1
+        before = self._attributes.before()
         try:
             return self._next()
         finally:
             _stateful_drawing -= 1
+            self._attributes.after(before)
 
     def _next(self) -> Any:
-        if self._iterator is None and self._state is not None:
-            now = volatile_state.save_random()
+        restored = self._iterator is None and self._state is not None
+        if restored:
+            now, generator, own = volatile_state.save_random(), self._generator.save(), self._own.states()
             self._announce()  # first: what is told an epoch may begin anew
             self._stateful.load_state_dict(self._state)
             self._iterator = None if self._over else iter(self.loader)
             volatile_state.load_random(now)
+            self._generator.load(generator)
+            self._own.load(own)
         batch = _END if self._iterator is None else next(self._iterator, _END)
         if batch is _END:
             resumed = self._iterator is None and not self._over and self.total > 0
             if self._iterator is not None or self._over:
-                self.epoch += 1
+                self.epoch, self._lengths.ended, self._given = self.epoch + 1, self._given, 0
             self._announce(again=self.total == 0)
-            now = volatile_state.save_random()
+            now, generator = volatile_state.save_random(), self._generator.save()
             self._iterator = iter(self.loader)
             batch = next(self._iterator, _END)
-            if batch is _END and self._over:  # this one's state had its epoch's end in it
+            for _ in range(ENDS_IN_STATE if batch is _END and (self._over or restored) else 0):
                 volatile_state.load_random(now)
+                self._generator.load(generator)
                 self._iterator = iter(self.loader)
-                batch = next(self._iterator, _END)
+                if (batch := next(self._iterator, _END)) is not _END:
+                    break
             self._over = False
             if batch is _END and resumed:  # the script's checkpoint is of an epoch's end
                 length = self.length() or 0
                 self.epoch = self.total // length if length and self.total % length == 0 else self.epoch + 1
+                self._given = 0
                 self._announce(again=True)
                 self._iterator = iter(self.loader)
                 batch = next(self._iterator, _END)
         if batch is _END:
             raise Refused(f"the {type(self.loader).__name__} gives no batches")
         self.total += 1
+        self._given = None if self._given is None else self._given + 1
         return batch
 
     def _announce(self, again: bool = False) -> None:
@@ -791,16 +971,33 @@ class StatefulPlace:
         fetcher = getattr(self._iterator, "_dataset_fetcher", None)
         return self._over if self._iterator is None else bool(getattr(fetcher, "ended", False))
 
+    def kept(self) -> Kept:
+        return Kept([self._stateful, *self._generator.generators(), *self._own.now()], self._attributes.kept())
+
     def part(self, name: str) -> volatile_state.Part:
         def save() -> dict[str, Any]:
-            return {"epoch": self.epoch, "total": self.total, "over": self._is_over(),
-                    "state": self._state if self._iterator is None else self._stateful.state_dict()}
+            return {"epoch": self.epoch, "total": self.total, "over": self._is_over(), "given": self._given,
+                    "state": self._state if self._iterator is None else self._stateful.state_dict(),
+                    "generator": self._generator.save(), "collate": self._own.save(),
+                    "attributes": self._attributes.save()}
 
         def load(saved: dict[str, Any]) -> None:
             self._iterator = None
             self.epoch, self.total, self._over = saved["epoch"], saved["total"], saved["over"]
-            self._state = saved["state"]
+            self._given, self._lengths.ended, self._state = saved["given"], None, saved["state"]
+            self._generator.load(saved["generator"], whole=True)
+            self._own.load(saved["collate"])
+            self._attributes.load(saved["attributes"])
         return volatile_state.Part(name, save, load)
+
+
+def _beside_state(loader: Any) -> types.SimpleNamespace:
+    """What a loader that knows its place draws from beside its dataset, whose generators are in its state."""
+    from torch.utils.data import DataLoader
+    known = isinstance(loader, DataLoader)
+    return types.SimpleNamespace(dataset=None, generator=loader.generator if known else None,
+                                 collate_fn=loader.collate_fn if known else None,
+                                 num_workers=loader.num_workers if known else 0)
 
 
 def _with_epochs(*things: Any) -> list[Any]:
@@ -819,8 +1016,9 @@ class _Away:
     """What a loader has for an iterator while pawl has the one of its persistent workers: where the script iterates
     over the loader itself, it gets another one, in the loader's own order. Who takes this away wants new workers."""
 
-    def __init__(self, pawls: Any) -> None:
-        self.pawls = pawls
+    def __init__(self, pawls: Any, turned: bool) -> None:
+        """`turned`: they stand for others only to the end of an epoch, of which each begins with the first worker."""
+        self.pawls, self.turned = pawls, turned
         self._scripts: Any = None
 
     def _reset(self, loader: Any, *arguments: Any) -> None:
@@ -843,9 +1041,11 @@ class _Away:
             getattr(each, "_shutdown_workers", lambda: None)()
 
 
-def _open(loader: Any, order: _Order, attributes: loader_parts.ChangedAttributes, again: bool = False) -> Any:
+def _open(loader: Any, order: _Order, attributes: loader_parts.ChangedAttributes, again: bool = False,
+          given: int = 0) -> Any:
     """Its iterator, with this order in the place of its sampler. Persistent workers keep it and ask it again. `again`:
-    in the middle of an epoch, in which workers see the datasets as others did."""
+    in the middle of what an iterator gives, after so many batches: workers stand for those of that one."""
+    import torch
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     others: dict[str, Any] = {name: order}
     away = loader._iterator if isinstance(loader._iterator, _Away) else None
@@ -854,20 +1054,28 @@ def _open(loader: Any, order: _Order, attributes: loader_parts.ChangedAttributes
         living = order if away is None else getattr(away.pawls, "_index_sampler", order)
         if getattr(living, "_indices", None) != order._indices:  # another place's, which would go on in its order
             away = None
+        elif away is not None and away.turned and not again:
+            away, again = None, True
+            others["generator"] = torch.Generator()  # else the seed that they don't get is drawn from everybody's
         if away is None:
             _end(loader)  # that one, or the script's own
             if not again:
                 attributes.note()
-        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn, attributes.for_workers() if again else None)
+        others["worker_init_fn"] = _WorkerBegin(loader.worker_init_fn, *(
+            [attributes.for_workers(), attributes.seed, given] if again else [None, None, 0]))
         loader._iterator = None if away is None else away.pawls
     kept = {each: vars(loader)[each] for each in others}
     vars(loader).update(others)  # past its __setattr__, which forbids it
     try:
-        return iter(loader)
+        iterator = iter(loader)
     finally:
         vars(loader).update(kept)
         if loader.num_workers and loader._iterator is not None:
-            loader._iterator = _Away(loader._iterator) if away is None else away
+            turned = given % loader.num_workers > 0
+            loader._iterator = _Away(loader._iterator, turned) if away is None else away
+    if loader.num_workers and away is None and not again:
+        attributes.seed = iterator._base_seed
+    return iterator
 
 
 def _end(loader: Any) -> None:
@@ -960,9 +1168,10 @@ class _SeededDataset:
 class _WorkerBegin:
     """In a worker: the script's worker_init_fn, which finds its own dataset in get_worker_info()."""
 
-    def __init__(self, begin: Any, seen: list[dict[str, Any]] | None) -> None:
-        """`seen`: what those workers saw of the datasets that this one stands for."""
-        self._begin, self._seen = begin, seen
+    def __init__(self, begin: Any, seen: list[dict[str, Any]] | None, seed: int | None, given: int) -> None:
+        """Of those workers that this one stands for: what they saw of the datasets, the seed they were given, and how
+        many batches they have given."""
+        self._begin, self._seen, self._seed, self._given = begin, seen, seed, given
 
     def __call__(self, worker: int) -> None:
         from torch.utils.data import get_worker_info
@@ -970,5 +1179,8 @@ class _WorkerBegin:
         if info is not None and isinstance(info.dataset, _SeededDataset):
             object.__setattr__(info, "dataset", info.dataset._dataset)  # past its own, which forbids it
             loader_parts.show(info.dataset, self._seen or [])
+        if info is not None and self._seed is not None:
+            worker = (worker + self._given) % info.num_workers
+            loader_parts.stand_for(info, worker, self._seed)
         if self._begin is not None:
             self._begin(worker)

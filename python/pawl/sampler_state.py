@@ -10,7 +10,6 @@ import collections
 import contextlib
 import copy
 import itertools
-import sys
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pawl.errors import Refused
 
 VALUES_KEPT = 4096  # of a container of a sampler
 DEPTH_MAX = 20  # of containers in one another
+DIGESTS_KEPT = 64  # of replaced containers
 VALUES_LOOKED_AT = 64  # of a longer one, to see whether it has changed; of a short one, for generators and samplers
 _LEAVES = {type(None), bool, int, float, complex, str, range}
 _CONTAINERS = {list, tuple, dict, set, frozenset, collections.deque, collections.defaultdict, collections.OrderedDict,
@@ -34,12 +34,6 @@ _ABSENT: Any = object()
 def kept(value: Any) -> Any:
     """A copy; of a defaultdict, a dict. _UNKEPT: it is too long, or something in it is of another kind."""
     return _copy_of(value) if 0 <= _count(value) <= VALUES_KEPT else _UNKEPT
-
-
-def _is_numpys(value: Any) -> bool:
-    """A number of numpy's."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic) and not value.dtype.hasobject
 
 
 def _is_array(value: Any) -> bool:
@@ -57,7 +51,7 @@ def _is_container(value: Any) -> bool:
 def _count(value: Any, depth: int = 0) -> int:
     """Of numbers and texts; -1: something else is there, or more than are kept, or it is too deep, as what has itself
     inside."""
-    if type(value) in _LEAVES or _is_numpys(value):
+    if type(value) in _LEAVES or loader_parts.is_numpys(value):
         return 1
     if _is_array(value):
         return int(value.numel() if hasattr(value, "numel") else value.size)
@@ -146,7 +140,7 @@ def _some(value: Any, most: int = VALUES_LOOKED_AT) -> Any:
         ends = [] if isinstance(value, (set, frozenset)) else [
             each for some in (values, reversed(values)) for each in itertools.islice(some, max(1, most // 8))]
         return [len(value), *(_some(each, most // 4) for each in (*ends, *between))]
-    if _is_numpys(value):
+    if loader_parts.is_numpys(value):
         return value.item()
     return value if type(value) in _LEAVES else type(value).__name__
 
@@ -206,6 +200,14 @@ class _Begin:
     set_to: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Other:
+    """A container that isn't as it was when it was saved."""
+
+    name: str
+    known: bool  # it was once, in this process: the script has replaced it since
+
+
 class Chain:
     """The samplers of one loader, and those inside of them. Generators are those that they have at that moment:
     set_epoch() may make them anew. A container that is as it was at first is not saved; one that is or was too long to
@@ -218,6 +220,7 @@ class Chain:
         self._begins: list[_Begin] = []
         self._told: list[dict[str, int]] = []  # unkept(), when they had been told the epoch
         self.records: set[tuple[int, str]] = set()  # long containers that change, and from which no order comes
+        self._seen: collections.deque[list[Any]] = collections.deque(maxlen=DIGESTS_KEPT)  # what digests() has said
 
     def save(self) -> list[dict[str, Any]]:
         return [self._save(sampler, first) for sampler, first in zip(self.samplers, self._first, strict=True)]
@@ -246,9 +249,17 @@ class Chain:
                     held[name] = put_in(held.get(name, _ABSENT), value)
             _load_generators(sampler, state["generators"], made_later)
 
+    def kept(self) -> set[tuple[int, str]]:
+        """(id of a sampler, name) of attributes."""
+        return {(id(each), name) for each in self.samplers for name in _values_of(each)[0]}
+
+    def generators(self) -> list[Any]:
+        return [generator for each in self.samplers for generator, _ in _generators_and_parts(each).values()]
+
     def plain(self) -> list[dict[str, Any]]:
         """Numbers and texts that are their attributes."""
-        return [{name: value for name, value in vars(each).items() if type(value) in _LEAVES} for each in self.samplers]
+        return [{name: value for name, value in vars(each).items()
+                 if type(value) in _LEAVES or loader_parts.is_numpys(value)} for each in self.samplers]
 
     def set_plain(self, number: int, values: dict[str, Any]) -> None:
         vars(self.samplers[number]).update(values)
@@ -317,6 +328,19 @@ class Chain:
         return [[number, name] for number, (each, then) in enumerate(zip(self.samplers, self._in_order, strict=True))
                 for name, value in then.items() if name in vars(each) and vars(each)[name] is not value]
 
+    def digests(self, replaced: list[list[Any]]) -> list[list[Any]]:
+        """(number, name, digest) of those that aren't kept."""
+        unkept = self.unkept() if replaced else []
+        found = [[number, name, unkept[number][name]] for number, name in replaced if name in unkept[number]]
+        self._seen.extend(each for each in found if each not in self._seen)
+        return found
+
+    def others_than(self, digests: list[list[Any]]) -> list[Other]:
+        """Those that aren't as digests() has said, here or in another process."""
+        unkept = self.unkept() if digests else []
+        return [Other(f"{type(self.samplers[number]).__name__}.{name}", [number, name, digest] in self._seen)
+                for number, name, digest in digests if unkept[number].get(name) != digest]
+
     def set_to_begin(self, begin: list[dict[str, Any]], replaced: list[list[Any]], made_later: bool) -> None:
         """Until leave_begin(). What the order is not in the middle of is another object meanwhile."""
         self._begins = [_Begin(dict(vars(each))) for each in self.samplers]
@@ -341,7 +365,7 @@ class Chain:
 def _values_of(sampler: Any, but: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """Those that are kept, and the names of containers that are not."""
     values = {name: kept(value) for name, value in vars(sampler).items()
-              if name not in but and (type(value) in _LEAVES or _is_container(value) or _is_numpys(value))}
+              if name not in but and (type(value) in _LEAVES or _is_container(value) or loader_parts.is_numpys(value))}
     return ({name: value for name, value in values.items() if value is not _UNKEPT},
             [name for name, value in values.items() if value is _UNKEPT])
 

@@ -70,6 +70,8 @@ class Known:
         self._ids_of_iterators: set[int] = set()
         self._ids_of_modules: set[int] = set()
         self._unkept: set[tuple[int, str]] = set()  # plain attributes of those
+        self._of_places: list[Any] = []  # what the places in loaders keep, as wholes
+        self._attributes_of_places: set[tuple[int, str]] = set()
 
     def add(self, things: Iterable[Any], ordinary: Any) -> None:
         """What job.protect() was called with."""
@@ -81,13 +83,16 @@ class Known:
             self._know(getattr(optimizer, "optim", None))
 
     def refresh(self) -> None:
-        """Buffers may have been replaced, and workers' iterators by those of the next epoch."""
+        """Buffers may have been replaced, generators, and workers' iterators by those of the next epoch."""
         self._ids_of_tensors = {id(tensor) for _, tensor in self.protected.parameters()}
         self._ids_of_tensors |= {id(tensor) for _, module in self.protected.modules for tensor in module.buffers()}
         self._ids_of_modules = {id(each) for _, module in self.protected.modules for each in module.modules()}
         self._unkept = {(id(module), key) for each in self.protected.attributes for module, key in each.unkept()}
         self._ids_of_iterators = {id(place.loader._iterator) for place in self.protected.places
                                   if getattr(place.loader, "_iterator", None) is not None}  # workers that persist
+        kept = [place.kept() for place in self.protected.places]
+        self._of_places = [one for each in kept for one in each.objects]
+        self._attributes_of_places = {one for each in kept for one in each.attributes}
 
     def is_variable(self, name: str) -> bool:
         """One of the loop's for which an entry of `state=` stands."""
@@ -98,9 +103,14 @@ class Known:
         return (id(module) in self._ids_of_modules and module_attributes.is_kept(value) and
                 (id(module), key) not in self._unkept)
 
+    def keeps_of_loader(self, thing: Any, name: str) -> bool:
+        """An attribute of a loader's sampler or dataset."""
+        return (id(thing), name) in self._attributes_of_places
+
     def __call__(self, thing: Any) -> bool:
         return type(thing).__module__ == "pawl.job" or _is_generator_of_pawl(thing) or any(
-            id(thing) in known for known in (self._ids, self._ids_of_tensors, self._ids_of_iterators))
+            id(thing) in known for known in (self._ids, self._ids_of_tensors, self._ids_of_iterators)) or any(
+            thing is each for each in self._of_places)
 
     def _know(self, thing: Any) -> None:
         if thing is None or isinstance(thing, sys.modules["torch"].nn.Module):
@@ -321,7 +331,7 @@ class Finder:
             return None
         names = [*getattr(thing, "__dict__", {}), *(name for each in kind.__mro__ for name in _slots_of(each))]
         for name in names:
-            if not name.startswith("__"):
+            if not name.startswith("__") and not self.is_known.keeps_of_loader(thing, name):
                 self._visit(f"{path}.{name}", getattr(thing, name, None), kind.__name__, depth + 1)
 
     def _note(self, path: str, kind: str, digest: str, shown: str, owner: str) -> None:

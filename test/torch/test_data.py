@@ -14,6 +14,7 @@ import sys
 import types
 import unittest
 import unittest.mock
+import warnings
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
@@ -47,6 +48,7 @@ from pawl import (  # noqa: E402
     script_exit,
     script_frames,
     tagged_values,
+    unprotected_state,
     volatile_state,
     witness,
 )
@@ -487,6 +489,38 @@ class Resumed(DataLoader):
         self.begin = state["given"]
 
 
+class ResumedByOrder(DataLoader):
+    """As torchdata's: makes its order again from the generator's state. After a state of an epoch's end it gives
+    nothing twice, and draws each time."""
+
+    through, given, state = 0, 0, None
+
+    def __iter__(self):
+        if self.through:
+            self.through -= 1
+            torch.randperm(3, generator=self.generator)
+            return iter(())
+        self.given = 0
+        if self.state is not None:
+            self.generator.set_state(torch.tensor(self.state["begin"], dtype=torch.uint8))
+            self.given, self.state = self.state["given"], None
+            torch.randperm(3)
+        self.begin = self.generator.get_state().tolist()
+        return self.counted(torch.randperm(21, generator=self.generator).split(4)[self.given:])
+
+    def counted(self, batches):
+        for batch in batches:
+            self.given += 1
+            torch.rand((), generator=self.generator)
+            yield batch
+
+    def state_dict(self):
+        return {"given": self.given, "begin": self.begin} if self.given or self.state is None else self.state
+
+    def load_state_dict(self, state):
+        self.state, self.through = (None, 2) if state["given"] == 6 else (state, 0)
+
+
 class Moody(Sampler):
     """Asks everybody's random numbers at every index."""
 
@@ -532,6 +566,23 @@ class Epochs:
 
     def __len__(self):
         return len(self.batches)
+
+
+class Estimated(Sampler):
+    """Of ten batches in each epoch, whatever its length says."""
+
+    def __init__(self, says):
+        self.says, self.epoch = says, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.says
+
+    def __iter__(self):
+        order = torch.randperm(20, generator=torch.Generator().manual_seed(self.epoch))
+        return iter([each.tolist() for each in order.split(2)])
 
 
 class Anew(Sampler):
@@ -910,6 +961,77 @@ class PlaceTest(unittest.TestCase):
             self.assertEqual(batches[done:], [place.next().tolist() for _ in range(12 - done)], done)
             self.assertEqual((plain.epoch, plain.total, plain.samples()), (place.epoch, place.total, place.samples()))
 
+    def test_from_a_checkpoint_of_an_epoch_that_len_does_not_say(self):
+        class Lazily(Estimated):
+            def __iter__(self):
+                yield from super().__iter__()
+
+        class Endless(Estimated):
+            def __iter__(self):
+                return ([each] for each in itertools.cycle(range(20)))
+
+        def refused(order, done, what):
+            place = loaders.place_in(DataLoader(range(20), batch_sampler=order))
+            with self.assertRaisesRegex(pawl.Refused, what):
+                place.seek(done)
+                for step in range(20):
+                    windows = tagged_values.dumps("", place.part("").save())
+                    place.next()
+                    if step == 1:
+                        place.part("").load(tagged_values.loads(windows))
+            return place.total - done
+        self.assertEqual(0, refused(Estimated(12), 11, "epoch 0 .* gives 10 batches, so what comes after 11 of it"))
+        self.assertEqual(0, refused(Estimated(12), 16, "epoch 1 gives 10 batches or more where the DataLoader says 12"))
+        self.assertEqual(0, refused(Estimated(8), 12, "epoch 1 gives 10 batches or more where the DataLoader says 8"))
+        self.assertEqual(6, refused(Lazily(12), 16, "epoch 1 gives 10 batches or more where the DataLoader says 12"))
+        self.assertEqual(5, refused(Lazily(8), 12, "epoch 1 gives 9 batches or more where the DataLoader says 8"))
+        self.assertEqual(8, refused(Endless(10), 13, "epoch 1 gives 11 batches or more"))
+        place = loaders.place_in(DataLoader(range(20), batch_size=None,
+                                            sampler=pawl.ElasticSampler(20, 2, rank=0, world=1)))
+        with self.assertRaisesRegex(pawl.Refused, "done=3 can't be found .* give it as batch_sampler="):
+            place.seek(3)
+
+    def test_from_a_checkpoint_with_an_order_that_comes_of_what_came_before(self):
+        class Advancing(Sampler):
+            def __init__(self):
+                self.number = self.begun = 0
+
+            def __len__(self):
+                return 20
+
+            def __iter__(self):
+                self.begun += 1
+                generator = torch.Generator().manual_seed(self.number)
+                self.number += self.advances
+                return iter(torch.randperm(20, generator=generator).tolist())
+
+        def told(make, done):
+            place, said = loaders.place_in(make()), io.StringIO()
+            with contextlib.redirect_stderr(said):
+                place.seek(done)
+                place.next()
+            return said.getvalue()
+
+        def own():
+            return DataLoader(range(20), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+        def everybodys():
+            return DataLoader(range(20), batch_size=4, shuffle=True)
+
+        def advancing():
+            return DataLoader(range(20), batch_size=4, sampler=Advancing())
+        Advancing.advances = 1
+        self.assertRegex(told(advancing, 10), "done=10 is at the begin of epoch 2, and Advancing makes its order from "
+                                              "begun, number: unless .*, it has the order of another")
+        self.assertIn("done=8 is in the middle of epoch 1, and Advancing makes", told(advancing, 8))
+        self.assertEqual("", told(advancing, 3))
+        Advancing.advances = 0
+        self.assertEqual("", told(advancing, 10))
+        self.assertIn("at the begin of epoch 2, and RandomSampler makes its order from random", told(own, 10))
+        self.assertIn("in the middle of epoch 2", told(own, 11))
+        self.assertEqual("", told(everybodys, 10))
+        self.assertIn("in the middle of epoch 2", told(everybodys, 11))
+
     def test_from_a_checkpoint_where_an_epoch_seeds_everybodys_random_numbers(self):
         class Seeding(Sampler):
             def set_epoch(self, epoch):
@@ -960,13 +1082,45 @@ class PlaceTest(unittest.TestCase):
             place.part("").load(saved)
 
     def test_epochs_of_other_lengths_are_told_where_the_loop_counts_epochs(self):
-        place = types.SimpleNamespace(epoch=0, length=lambda: 3 if place.epoch < 2 else 2)
+        place = types.SimpleNamespace(epoch=0, length=lambda: 3 if place.epoch < 2 else 2, ended=lambda: None)
         lengths, told = loaders.Lengths(place), []
         for place.epoch in (0, 0, 1, 1, 2, 3):
             told.append(lengths.change())
         self.assertEqual([None] * 4, told[:4])
         self.assertIn("epoch 2 has 2 batches where the first one had 3", told[4])
         self.assertIsNone(told[5])
+
+    def looped(self, loader, epochs, done=0):
+        """The epoch of each step, and what was said."""
+        job, said, found = pawl.Job(0, 1, 0, torch.device("cpu")), io.StringIO(), []
+        with contextlib.redirect_stderr(said):
+            for step, _ in job.batches(loader, epochs=epochs, done=done):
+                with step:
+                    found.append(job.epoch)
+        return found, said.getvalue()
+
+    def test_a_length_that_is_an_estimate_is_told(self):
+        def loader(says, workers=0):
+            return DataLoader(range(20), batch_sampler=Estimated(says), num_workers=workers)
+        for workers in (0, 1):
+            found, said = self.looped(loader(8, workers), 2)
+            self.assertEqual([0] * 10 + [1] * 6, found)
+            self.assertIn("epoch 0 gave 10 batches, and len() of the loader says 8: a loop over epochs= counts", said)
+            self.assertEqual(1, said.count("pawl:"))
+            found, said = self.looped(loader(8, workers), 1)
+            self.assertEqual(8, len(found))
+            self.assertIn("epoch 0 has more than the 8 batches that len() of the loader says", said)
+        self.assertIn("epoch 0 gave 10 batches, and len() of the loader says 12", self.looped(loader(12), 1)[1])
+        self.assertEqual(([0] * 10 + [1] * 10, ""), self.looped(loader(10), 2))
+        self.assertIn("epoch 0 gave 10 batches", self.looped((loader(8), loader(10)), 2)[1])
+        self.assertEqual("", self.looped((loader(10), loader(8)), 2)[1])
+        stream = StatefulStream()
+        type(stream).__len__ = lambda _: 16
+        self.addCleanup(delattr, type(stream), "__len__")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertIn("epoch 0 gave 6 batches, and len() of the loader says 4",
+                          self.looped(DataLoader(stream, batch_size=4), 2)[1])
 
     def test_batches_of_indices_of_any_kind(self):
         """A dataset in a worker is asked for what it is asked for without pawl."""
@@ -1191,6 +1345,42 @@ class PlaceTest(unittest.TestCase):
         with self.assertRaisesRegex(pawl.Refused, "has given 10 batches where step 10 is next"):
             loaders.refuse_elsewhere(place, 10)
 
+    def test_several_loaders_that_share_a_generator_or_a_sampler(self):
+        def generator(size, workers=0):
+            chance = torch.Generator().manual_seed(5)
+            return [DataLoader(range(each), batch_size=2, shuffle=True, generator=chance, num_workers=workers)
+                    for each in (12, size)]
+
+        def sampler():
+            order = RandomSampler(range(12), generator=torch.Generator().manual_seed(0))
+            return [DataLoader(range(each, each + 12), batch_size=2, sampler=order) for each in (0, 100)]
+
+        def run(make, loss=None, anew=False):
+            torch.manual_seed(1)
+            place, found, windows = loaders.place_in(make()), {}, {}
+            step = 0
+            while step < 14:
+                windows[step] = tagged_values.dumps("", [place.part("").save(), volatile_state.save_random()])
+                if step == loss:
+                    step, loss = step - 1, None
+                    if anew:
+                        place.close()
+                        place = loaders.place_in(make())
+                        place.next()
+                    saved = tagged_values.loads(windows[step])
+                    volatile_state.load_random(saved[1])
+                    place.part("").load(saved[0])
+                found[step] = [each.tolist() for each in place.next()]
+                step += 1
+            place.close()
+            return list(found.values())
+        for name, make in {"12": lambda: generator(12), "8": lambda: generator(8), "sampler": sampler,
+                           "workers": lambda: generator(12, 1)}.items():
+            plain = run(make)
+            for loss, anew in itertools.product((5, 6, 7) if name == "workers" else range(1, 14), (False, True)):
+                with self.subTest(name, loss=loss, anew=anew):
+                    self.assertEqual(plain, run(make, loss, anew))
+
     def test_several_loaders_are_protected_each(self):
         protected, loader = protect.Protected(0, 1), [DataLoader(Blurred(), batch_size=each) for each in (4, 5)]
         protected.add([loader[1]], None)
@@ -1338,6 +1528,32 @@ class PlaceTest(unittest.TestCase):
 
     def test_what_knows_its_own_place(self):
         self.same(lambda: DataLoader(StatefulStream(), batch_size=4))
+
+    def test_what_knows_its_own_place_and_draws_from_a_generator(self):
+        self.same(lambda: ResumedByOrder(range(21), batch_size=4, generator=torch.Generator().manual_seed(4)), False)
+
+    def test_what_knows_its_own_place_and_what_is_beside_it(self):
+        class Noted(StatefulStream):
+            strength = 1.0
+
+            def __len__(self):
+                return 21
+
+            def __iter__(self):
+                return (each * self.strength for each in super().__iter__())
+
+        def act(loader, step, _):
+            if step == 2:
+                loader.dataset.strength, loader.collate_fn.chance = 0.5, random.Random(9)
+
+        class Faded:
+            def __init__(self):
+                self.chance = random.Random(8)
+
+            def __call__(self, rows):
+                return torch.stack(rows) + self.chance.random()
+        place = ScriptsTest()
+        place.same(lambda: DataLoader(Noted(), batch_size=4, collate_fn=Faded()), 13, (2, 4, 6, 7, 12), act=act)
 
     def test_what_knows_its_own_place_is_told_the_epoch(self):
         class Told(TensorDataset):
@@ -1943,6 +2159,26 @@ class HardFirst(Sampler):
             self.losses[each] = type(self.losses[each])(loss) if isinstance(self.losses, list) else loss
 
 
+class Nearest(Sampler):
+    """Takes what is left, nearest to what the script wants of each: when a batch is asked for."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        left = set(range(24))
+        for _ in range(12):
+            pick = sorted(left, key=lambda each: (self.far(each), each))[:2]
+            left -= set(pick)
+            yield pick
+
+    def far(self, each):
+        return -self.wanted[each] if isinstance(self.wanted, dict) else abs(each - float(self.wanted))
+
+
 class Switched(BatchSampler):
     """Its batches have what the script has switched on, as in augmentations that end early."""
 
@@ -2324,6 +2560,28 @@ class ScriptsTest(unittest.TestCase):
             loader.batch_sampler.noted = step
         self.same(lambda: DataLoader(range(400), batch_sampler=Switched(400)), 150, (70, 140), act=often)
 
+    def test_a_number_of_numpys_that_is_read_while_the_epoch_runs(self):
+        wanted = numpy.array([each * 7 % 23 for each in range(40)], dtype=numpy.float64)
+
+        def act(loader, step, _):
+            loader.batch_sampler.wanted = wanted[step]
+        for workers in (0, 2):
+            self.same(lambda workers=workers: DataLoader(Many(), batch_sampler=Nearest(wanted[0]), num_workers=workers),
+                      16, (2, 5, 8, 11, 13), act=act)
+
+    def test_values_that_are_read_while_workers_fetch_ahead_are_right_or_refused(self):
+        def make():
+            return DataLoader(Many(), batch_sampler=Nearest(dict.fromkeys(range(24), 0)), num_workers=1)
+
+        def act(loader, step, _):
+            if step == 1:
+                for each in range(24):
+                    loader.batch_sampler.wanted[each] = each * 7 % 13
+        self.same(make, 10, (1, 3), act=act)
+        for anew in (False, True):
+            with self.assertRaisesRegex(pawl.Refused, r"Nearest doesn't give .* changed since it began \(wanted\)"):
+                self.run_it(make, 10, 5, anew, act)
+
     def test_a_setting_that_changed_too_often_is_named(self):
         place = loaders.place_in(DataLoader(Many(), batch_sampler=Switched(400)))
         for step in range(80):
@@ -2364,7 +2622,7 @@ class ScriptsTest(unittest.TestCase):
                       {"sampler": RandomSampler(range(12), generator=generator)}):
             self.assertIn("pawl: done=4 is in the middle of epoch 1, and RandomSampler makes its order from random",
                           told(4, **kinds))
-            self.assertEqual("", told(3, **kinds))
+            self.assertEqual(len(kinds) > 1 or "sampler" in kinds, "at the begin of epoch 1" in told(3, **kinds))
         for kinds in ({}, {"sampler": DistributedSampler(range(12), 1, 0)}, {"sampler": Seeding(range(12))}):
             self.assertEqual("", told(4, **kinds))
 
@@ -2402,6 +2660,28 @@ class ScriptsTest(unittest.TestCase):
             return volatile_state.Part("", lambda: [each.save() for each in parts],
                                        lambda saved: [each.load(one) for each, one in zip(parts, saved, strict=True)])
         self.same(elastic, 9, (3, 8), act=act, state=both)
+
+    def test_workers_made_anew_have_the_seeds_that_others_had(self):
+        def mark(_):
+            info = torch.utils.data.get_worker_info()
+            info.dataset.marks = [torch.initial_seed(), random.randrange(1 << 40), numpy.random.randint(1 << 30)]
+
+        class Seeded(Phased):
+            def __getitem__(self, index):
+                return torch.tensor([index, torch.utils.data.get_worker_info().seed, *self.marks], dtype=torch.int64)
+
+        def elastic():
+            return DataLoader(Seeded(), batch_sampler=pawl.ElasticSampler(24, 4, rank=0, world=1), num_workers=2,
+                              worker_init_fn=mark)
+
+        def position(loader):
+            return volatile_state.Part("", loader.batch_sampler.state_dict, loader.batch_sampler.load_state_dict)
+        for stay in (False, True):
+            found = self.same(lambda stay=stay: DataLoader(
+                Seeded(), batch_size=4, num_workers=2, shuffle=True, worker_init_fn=mark, persistent_workers=stay),
+                14, (3, 6, 8), act=lambda *_: None)
+            self.assertEqual(2 if stay else 6, len({row[1] for batch in found for row in batch}))
+        self.same(elastic, 9, (3, 8), state=position)
 
     def test_a_length_is_asked_once_for_an_epoch_and_what_it_makes_stays(self):
         class Kept(Sampler):
@@ -2510,6 +2790,16 @@ class ScriptsTest(unittest.TestCase):
                 loader.sampler.weights = torch.rand(6000, generator=torch.Generator().manual_seed(step)).double()
         plain, _ = self.run_it(make, 12, act=act)
         self.assertEqual(plain, self.run_it(make, 12, 5, act=act)[0])
+        sentence = r"WeightedRandomSampler.weights, .* isn't kept, was replaced .* other values are in this process"
+        with self.assertRaisesRegex(pawl.Refused, sentence):
+            self.run_it(make, 12, 5, True, act)
+
+        def amid(loader, step, _):
+            if step == 1:
+                loader.sampler.weights = torch.rand(6000, generator=torch.Generator().manual_seed(step)).double()
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.run_it(make, 4, 3, True, amid)
+        self.assertRegex(said.getvalue(), sentence)
 
     def test_a_dataset_of_two_loaders_is_told_by_the_first(self):
         class Passing(Dataset):
@@ -2610,6 +2900,89 @@ class ScriptsTest(unittest.TestCase):
                     self.assertEqual([[name, name, *row[2:]] for row in found[loss:loss + len(again)]], again)
                     other.close()
                 place.close()
+
+    def test_what_a_dataset_has_read_for_an_evaluation_is_its_own(self):
+        class Sharded(Dataset):
+            """Keeps the shard that it has read last."""
+
+            def __init__(self):
+                self.shard, self.values = -1, None
+
+            def __len__(self):
+                return 24
+
+            def __getitem__(self, index):
+                if index // 4 != self.shard:
+                    self.shard, self.values = index // 4, [100 * (index // 4) + each for each in range(4)]
+                return torch.tensor([index, self.values[index % 4]])
+        watch = data_position.LoaderWatch(protect.Protected(0, 1), lambda: None)
+        self.addCleanup(watch.close)
+
+        def act(loader, step, _):
+            if step % 3 == 2:
+                next(iter(DataLoader(loader.dataset, batch_size=4, sampler=SubsetRandomSampler(
+                    [23 - step], generator=torch.Generator()), generator=torch.Generator())))
+        for workers in (0, 1):
+            self.same(lambda workers=workers: DataLoader(Sharded(), batch_size=3, num_workers=workers), 18,
+                      (4, 6, 7, 11, 13), act=act)
+
+    def test_numbers_of_numpys_and_tuples_of_a_dataset_are_kept(self):
+        class Sized(Phased):
+            size, strength = (8, 8), 0.0
+
+            def __getitem__(self, index):
+                return torch.tensor([index, self.size[0], float(self.strength)])
+
+        def act(loader, step, _):
+            if step == 2:
+                loader.dataset.size, loader.dataset.strength = (16, 16), numpy.float64(0.5)
+        for workers in (0, 1):
+            found = self.same(lambda workers=workers: DataLoader(Sized(), batch_size=4, num_workers=workers), 9,
+                              (4, 6, 8), act=act)
+            self.assertEqual([24, 16, 0.5], [found[-1][-1][0] + 13, *found[-1][-1][1:]])
+        place = loaders.place_in(DataLoader(Sized(), batch_size=4))
+        place.loader.dataset.size, place.loader.dataset.strength = ((1, 2), 3), "word" * 100
+        self.assertEqual([{}], place.part("").save()["attributes"]["now"])
+
+    def test_of_a_loader_only_what_is_not_kept_is_told(self):
+        class Varied(Phased):
+            strength, table = 0.0, None
+
+            def __init__(self):
+                super().__init__()
+                self.chance = random.Random(1)
+
+        class Faded:
+            p = 1.0
+
+            def __call__(self, rows):
+                return torch.tensor(rows)
+
+        class Level(StatefulStream):
+            pass
+
+        def told(loader, act):
+            protected = protect.Protected(0, 1)
+            place, finder = protected.place_in(loader), unprotected_state.Finder(unprotected_state.Known(protected))
+            found = []
+            for number in range(3):
+                place.next()
+                finder.is_known.refresh()
+                found.append(finder.find(sys._getframe()))
+                act(loader, number)
+            return {path.removeprefix("loader.") for path, each in found[2].items()
+                    if path.startswith("loader") and each != found[1].get(path)}
+
+        def change(loader, number):
+            loader.sampler.set_epoch(number)
+            loader.sampler.factors = [float(number)]
+            loader.dataset.strength, loader.dataset.table = 0.5 * number, list(range(number, 100))
+            loader.collate_fn.p = 0.5 * number
+            loader.dataset.chance.random()
+        shards = DistributedSampler(range(24), num_replicas=1, rank=0)
+        self.assertEqual({"dataset.table", "collate_fn.p"},
+                         told(DataLoader(Varied(), batch_size=4, sampler=shards, collate_fn=Faded()), change))
+        self.assertEqual(set(), told(DataLoader(Level(), batch_size=4), lambda *_: None))
 
     def test_marks_of_random_numbers_are_few(self):
         place = loaders.place_in(DataLoader(range(300), batch_size=1))
@@ -2718,6 +3091,18 @@ class LoopTest(unittest.TestCase):
         with self.assertRaisesRegex(pawl.PawlError, "has no block"):
             for _ in self.job.batches(self.loader):
                 pass
+
+    def test_a_loop_that_is_entered_again_does_as_many_steps(self):
+        loader, found = DataLoader(range(20), batch_sampler=Epochs(17)), []
+        job = pawl.Job(0, 1, 0, torch.device("cpu"))
+        for ends in (7, 11, 99):
+            for step, _ in job.batches(loader, epochs=3):
+                with step:
+                    found.append(int(step))
+                if step == ends:
+                    job._leave = lambda _: None  # as after a lost step, under @pawl.resilient
+                    break
+        self.assertEqual([*range(1, 16)], found, "the later epochs are shorter")
 
     def test_batches_alone(self):
         seen, committed = [], []

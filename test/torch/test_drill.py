@@ -800,6 +800,9 @@ class Things:
     def keeps_attribute(self, _module, _key, _value):
         return False
 
+    def keeps_of_loader(self, _thing, _name):
+        return False
+
 
 class Looking(unittest.TestCase):
     """What a loop has unprotected, seen from the place where a step would begin."""
@@ -848,7 +851,8 @@ class Looking(unittest.TestCase):
         from types import SimpleNamespace
         loader = SimpleNamespace(_iterator=iter([1]))
         known = unprotected_state.Known(SimpleNamespace(
-            optimizers=[], modules=[], attributes=[], parameters=list, places=[SimpleNamespace(loader=loader)]))
+            optimizers=[], modules=[], attributes=[], parameters=list, places=[
+                SimpleNamespace(loader=loader, kept=lambda: SimpleNamespace(objects=[], attributes=set()))]))
         self.assertFalse(known(loader._iterator))
         known.refresh()
         self.assertTrue(known(loader._iterator))
