@@ -12,8 +12,8 @@ STATEBENCH = os.path.abspath(os.environ.get("STATEBENCH", os.path.join(harness.R
 class StateJobTest(JobTest):
     def state_job(self, *flags, size="1G", tensors=64, steps=8, step_ms=1000, trainer_flags=(), **options):
         self.record = os.path.join(self.scratch(), "record")
-        command = [STATEBENCH, "--bytes", size, "--tensors", str(tensors), "--steps", str(steps), "--step-ms", str(step_ms),
-                   "--record", self.record, "-o", "json", *trainer_flags]
+        command = [STATEBENCH, "--bytes", size, "--tensors", str(tensors), "--steps", str(steps),
+                   "--step-ms", str(step_ms), "--record", self.record, "-o", "json", *trainer_flags]
         return self.job(*flags, "--namespaces", "off", command=command, wait=False, **{"hooks": False, **options})
 
     def lines(self):

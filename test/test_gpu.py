@@ -1,5 +1,5 @@
-"""State in the memory of a GPU: a node, then a trainer is killed, and every byte is right. On machines without a GPU it is
-the fake driver's (test/fake_cuda), whose memory no CPU can touch; $FAKE_CUDA names its folder."""
+"""State in the memory of a GPU: a node, then a trainer is killed, and every byte is right. On machines without a GPU it
+is the fake driver's (test/fake_cuda), whose memory no CPU can touch; $FAKE_CUDA names its folder."""
 import os
 
 import harness
