@@ -205,11 +205,28 @@ Status ReplicaSender::greet(Stream& stream, const Hello& hello) {
   return {};
 }
 
+// What this holder has acknowledged, and the fence has found written since.
+Status ReplicaSender::tell_torn(Stream& stream) {
+  const Arena& arena = options_.arena->arena;
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
+    const Slot slot = arena.slot(i);
+    const SlotWord word = slot.word();
+    const bool is_held = still_there(slot, word) && slot.acknowledged(word, options_.holder_index);
+    if (!is_held || !slot.torn(word) || told_torn_[i] == word) continue;
+    PAWL_TRY(send_frame(stream, frame_of(TornMessage{word.generation, word.step})));
+    told_torn_[i] = word;
+  }
+  return {};
+}
+
 Status ReplicaSender::send_steps(Stream& stream, ReplicaLanes& lanes) {
+  told_torn_.assign(options_.arena->arena.slot_count(), {});
   while (!ended_) {
     Slot slot;
     SlotWord word;
-    if (pick(slot, word)) {
+    const bool picked = pick(slot, word);
+    PAWL_TRY(tell_torn(stream));  // of the step before that one; a window is compared before the next begins
+    if (picked) {
       PAWL_TRY(send_step(stream, lanes, slot, word));
     } else {
       wait_notice(50ms);
@@ -460,6 +477,8 @@ Status ReplicaReceiver::serve_first(Stream& stream) {
       PAWL_TRY(on_seal(frame));
     } else if (is<AbandonMessage>(frame)) {
       PAWL_TRY(on_abandon(frame));
+    } else if (is<TornMessage>(frame)) {
+      PAWL_TRY(on_torn(frame));
     } else {
       return unexpected_message(frame);
     }
@@ -610,6 +629,21 @@ Status ReplicaReceiver::on_abandon(const Frame& frame) {
   PAWL_TRY(await_lanes(abandon.lane_buckets));
   close_step();
   (void)opened_.slot.try_abandon(options_.generation, opened_.step);
+  return {};
+}
+
+// Nothing is answered where the step is not here any more: then nobody can restore it from here.
+Status ReplicaReceiver::on_torn(const Frame& frame) {
+  PAWL_ASSIGN(const TornMessage torn, message_in<TornMessage>(frame));
+  const ArenaHandle held = arena_ ? arena_ : options_.held();
+  if (!held) return {};
+  for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) {
+    const Slot slot = held->arena.slot(i);
+    const SlotWord word = slot.word();
+    if (word.state != SlotState::sealed || word.generation != torn.generation || word.step != torn.step) continue;
+    log_warn("replica_torn", "seat", options_.seat, "step", torn.step);
+    slot.mark_torn(torn.generation, torn.step);
+  }
   return {};
 }
 

@@ -140,6 +140,7 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   [[nodiscard]] Status serve_connection(Stream& stream, const Address& address);
   [[nodiscard]] Status greet(Stream& stream, const Hello& hello);
   [[nodiscard]] Status send_steps(Stream& stream, ReplicaLanes& lanes);
+  [[nodiscard]] Status tell_torn(Stream& stream);
   [[nodiscard]] Result<bool> offer(Stream& stream, const Slot& slot, SlotWord word);  // true: it wants the buckets
   [[nodiscard]] Result<Frame> answer_to(const OpenMessage& open, Stream& stream);
   [[nodiscard]] Status send_step(Stream& stream, ReplicaLanes& lanes, const Slot& slot, SlotWord word);
@@ -169,7 +170,8 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
     SlotWord word;
     std::uint32_t tries = 0;
   };
-  std::optional<Damage> damage_;  // its task's: of the step that came damaged last, until one is held
+  std::vector<SlotWord> told_torn_;  // its task's: of each slot, on this connection
+  std::optional<Damage> damage_;     // its task's: of the step that came damaged last, until one is held
 };
 
 // The holder's end of a stream, after the hello of its first connection was welcomed. Buckets land from each of its
@@ -215,6 +217,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   [[nodiscard]] Status await_lanes(std::uint32_t lane_buckets);
   void close_step();  // no bucket lands in it any more
   [[nodiscard]] Status on_abandon(const Frame& frame);
+  [[nodiscard]] Status on_torn(const Frame& frame);
   [[nodiscard]] Status on_same(const Frame& frame);
   void await_same();
   [[nodiscard]] Status on_seal(const Frame& frame);

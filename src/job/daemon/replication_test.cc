@@ -437,6 +437,38 @@ TEST_F(Sends, EndsWhateverItWaitsFor) {
   EXPECT_FALSE(streams.world.network.has_waiting());
 }
 
+TEST_F(Sends, AMarkThatAStepIsTornOnceAndAnewToANewStream) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  take(holder, Step(11));
+  EXPECT_TRUE(holder.is_quiet());
+  slot(0).mark_torn(kGeneration, Step(11));
+  sender->notice();
+  const auto told = holder.next<TornMessage>();
+  EXPECT_EQ(told.generation, kGeneration);
+  EXPECT_EQ(told.step, Step(11));
+  EXPECT_TRUE(holder.is_quiet());
+  holder.hang_up();
+  capture_step(slot(1), kGeneration, Step(12));
+  sender->notice();
+  PeerEnd again = welcome();  // whether it was heard on the other stream is not known
+  EXPECT_EQ(again.next<TornMessage>().step, Step(11));
+  take(again, Step(12));
+}
+
+TEST_F(Sends, AMarkOfAStepBeforeTheNextOneThatIsOffered) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  take_unanswered(holder, Step(11));
+  slot(0).mark_torn(kGeneration, Step(11));  // the holder has not said yet that it has it
+  capture_step(slot(1), kGeneration, Step(12));
+  holder.say(HeldMessage{Step(11)});
+  EXPECT_EQ(holder.next<TornMessage>().step, Step(11));
+  take(holder, Step(12));
+}
+
 // All but the last bucket are equal on the holder's node.
 class SendsSums : public Sends {
  protected:
@@ -710,6 +742,23 @@ TEST_F(Receives, AMissingOrDamagedBucketIsNamedAndNothingIsSealed) {
   EXPECT_FALSE(sealed(Step(11)));
   EXPECT_EQ(words()[0].state, SlotState::empty);
   send(Step(11));
+}
+
+TEST_F(Receives, AStepThatWasTornIsMarkedHere) {
+  send(Step(10));
+  send(Step(11));
+  EXPECT_FALSE(sealed(Step(11))->torn(sealed(Step(11))->word()));
+  sender.say(TornMessage{kGeneration, Step(9)});  // not here any more: nothing to mark
+  sender.say(TornMessage{kGeneration, Step(11)});
+  EXPECT_TRUE(eventually([&] { return sealed(Step(11))->torn(sealed(Step(11))->word()); }));
+  EXPECT_FALSE(sealed(Step(10))->torn(sealed(Step(10))->word()));
+  const auto marks = [&] {
+    std::vector<std::uint64_t> steps;
+    for (const InventoryItem& item : memory.inventory())
+      if (item.torn) steps.push_back(item.step.value);
+    return steps;
+  };
+  EXPECT_EQ(marks(), std::vector<std::uint64_t>{11});
 }
 
 TEST_F(Receives, TheGateKeepsTheLastCommittedStep) {
