@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
              PaceMessage, EqualSumsMessage, NarrowMessage, ProgressMessage, PeerRendezvousMessage, PeerValueMessage,
              OpenMessage, OpenedMessage, BusyMessage, LaterMessage, LayoutWantedMessage, LayoutTextMessage, HeldMessage,
              BucketMessage, BucketBadMessage, SameBucketsMessage, BucketsWantedMessage, SealMessage, AbandonMessage,
-             FetchMessage, SlotBeginMessage, BucketsBadMessage, QuestionMessage, AnswerMessage>(
+             FetchMessage, SlotBeginMessage, BucketsBadMessage, QuestionMessage, AnswerMessage, TornMessage>(
       data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
   return 0;
 }

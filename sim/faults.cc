@@ -21,7 +21,8 @@ const char* name_of(FaultType type) {
       "control_down", "control_stopped", "slow_control", "slow_network",   "no_memory",
       "wall_jump",    "flip_bits",       "flip_on_wire", "kill_two_nodes", "outage",
       "pause_all",    "cut_link",        "late_watch",   "lost_watch",     "kill_trainer_and_pawld",
-      "kill_leader",  "drain_node",      "change_world", "must_be_well",   "must_run"};
+      "kill_leader",  "drain_node",      "change_world", "flip_unsent",    "must_be_well",
+      "must_run"};
   return names[static_cast<unsigned>(type)];
 }
 
@@ -31,6 +32,10 @@ constexpr Duration kGivenUpAfter = 5s;  // a killed trainer that has not died by
 
 bool strikes(const InjectedFault& fault, std::uint32_t machine) {
   return machine < kMaskedMachines && (fault.mask >> machine & 1) != 0;
+}
+
+bool flips_memory(const InjectedFault& fault) {
+  return fault.type == FaultType::flip_bits || fault.type == FaultType::flip_unsent;
 }
 
 // A node may lose its memory by it.
@@ -45,6 +50,7 @@ bool costs_memory(const InjectedFault& fault) {
     case FaultType::cut_link:  // of a link between two: whoever of the others is lost meanwhile can't tell who is to go
     case FaultType::no_memory:
     case FaultType::flip_bits:
+    case FaultType::flip_unsent:
       return true;
     case FaultType::kill_trainer:
       return fault.more > kGivenUpAfter;
@@ -333,6 +339,9 @@ class Injector : public std::enable_shared_from_this<Injector> {
         if (Process* trainer = node->trainer(fault.turns % cluster_.options.seats_per_node))
           machines.kill(*trainer, "killed by SIGKILL");
         break;
+      case FaultType::flip_unsent:
+        flip_unsent(fault.machine);
+        break;
     }
   }
 
@@ -575,6 +584,48 @@ class Injector : public std::enable_shared_from_this<Injector> {
     slot.payload()[cluster_.scheduler.random(std::size_t{kBuckets} * kBucketBytes)] ^= std::byte{0x10};
   }
 
+  // In the next step that is captured there, before anybody has seen those bytes: no holder gets the step whole. Nothing else is
+  // done, so steps are committed after it.
+  void flip_unsent(std::uint32_t machine) {
+    const Duration noticed = 1s;
+    const std::function<bool()> advances =
+        cluster_.is_well() && active_ == 0 && !cluster_.options.drain ? expect_commits(noticed) : [] { return true; };
+    const auto over = std::make_shared<bool>(false);
+    const auto began = std::make_shared<bool>(false);  // a capture of which no bucket was there
+    const auto earlier = cluster_.scheduler.after_turn;
+    cluster_.scheduler.after_turn = [this, self = shared_from_this(), machine, over, began, earlier](Process& process) {
+      if (earlier) earlier(process);
+      if (!*over) *over = flip_first_bucket(machine, *began);
+    };
+    heal(noticed + kCommitsWithin, [this, over, advances] {
+      *over = true;
+      if (!advances()) cluster_.violate("nothing was committed after bits had flipped in a copy that was on its way");
+    });
+  }
+  // True: done. Looked for after each turn, so a bucket that has just come was seen by nobody else.
+  bool flip_first_bucket(std::uint32_t machine, bool& began) {
+    bool begins = false;
+    for (KeptArena& kept : cluster_.arenas()) {
+      if (kept.machine != machine || !kept.name.starts_with("own.")) continue;
+      for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
+        const job::Slot slot = kept.arena.slot(i);
+        job::SlotWord word = slot.word();
+        if (word.state != job::SlotState::dirty || word.frozen) continue;
+        if (!slot.bucket_ready(0, word.generation, word.step)) {
+          begins = true;
+          continue;
+        }
+        if (!began || slot.bucket_ready(1, word.generation, word.step)) continue;
+        slot.bucket(0)[cluster_.scheduler.random(std::size_t{kBucketBytes})] ^= std::byte{0x10};
+        word.state = job::SlotState::sealed;
+        kept.seen[i] = word.pack();  // when it is sealed: that these bytes are wrong is our doing
+        return true;
+      }
+    }
+    began = begins;
+    return false;
+  }
+
   Cluster& cluster_;
   const std::vector<InjectedFault> faults_;
   Duration nobody_speaks_since_{};
@@ -608,7 +659,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
   const std::size_t count = 1 + below(4);
   for (std::size_t i = 0; i < count; ++i) {
     InjectedFault fault;
-    fault.type = static_cast<FaultType>(below(kFaultTypes - 6));  // the last six are not drawn
+    fault.type = static_cast<FaultType>(below(kFaultTypes - 7));  // the last seven are not drawn
     fault.machine = static_cast<std::uint32_t>(below(all));
     fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
     fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;
@@ -622,6 +673,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
       fault.type = FaultType::kill_trainer_and_pawld;
       fault.turns %= 64;
     }
+    if (fault.type == FaultType::flip_bits && fault.turns % 2 == 0) fault.type = FaultType::flip_unsent;
     switch (fault.type) {
       case FaultType::cut_link:  // training stands still while it lasts: for less than what passes for a hang
         fault.length = std::min(fault.length, kHang * 9 / 10);
@@ -662,7 +714,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
     }
     if (costs_memory(fault)) fault.when_well = true;
     // Until somebody reads them, nobody knows that those bytes are wrong.
-    if (!faults.empty() && faults.back().type == FaultType::flip_bits) fault.when_well = true;
+    if (!faults.empty() && flips_memory(faults.back())) fault.when_well = true;
     faults.push_back(fault);
   }
   return faults;

@@ -39,11 +39,12 @@ enum class FaultType : unsigned char {
   kill_leader,             // only of scenarios: the node that leads by then
   drain_node,              // only of scenarios: as `pawl node drain` would, and after `length` it may have seats again
   change_world,            // only of scenarios: of the first world's seats those in `mask` are wished, `turns` turns on
+  flip_unsent,             // in a bucket of its own arena that is captured and not yet sent; in place of some flip_bits
   // Nothing is done, only of scenarios: by then
   must_be_well,  // the job runs and commits
   must_run,
 };
-inline constexpr unsigned kFaultTypes = 30;
+inline constexpr unsigned kFaultTypes = 31;
 inline constexpr std::uint32_t kCompacted = 1u << kWatchKinds;  // in `turns` of lost_watch
 
 inline constexpr std::uint32_t kMaskedMachines = 32;  // of a large job the first ones only

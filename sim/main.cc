@@ -238,8 +238,9 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
             .other_worlds)  // who has seats was drawn without the drain: together with another loss it may be one too many
       std::erase_if(faults, [](const InjectedFault& f) { return f.type == FaultType::kill_trainer && f.more > 5s; });
     // The simulated trainer tells of a bad source once, where libpawl repeats it: a pawld that dies then does not know.
-    options.collectors_die =
-        std::ranges::none_of(faults, [](const InjectedFault& fault) { return fault.type == FaultType::flip_bits; });
+    options.collectors_die = std::ranges::none_of(faults, [](const InjectedFault& fault) {
+      return fault.type == FaultType::flip_bits || fault.type == FaultType::flip_unsent;
+    });
     options.nothing_else = faults.empty();
     const std::string result = run_one(options, faults);
     if (::write(ends[1], result.data(), result.size()) < 0) std::abort();

@@ -50,9 +50,8 @@ class HabitTest(TrapTest):
         self.equal("early_average", "is written in a step before its optimizer steps", "step.fence()", kill="1:6,0:10")
 
     def test_processes_that_die_once_they_know_of_a_write(self):
-        _, said = self.killed("late_write", kill="0:12,1:12", code=1)
-        self.assert_says(said, "step 11 can't be restored", "was written while it was copied", "step.fence()")
-        self.assertNotIn("Traceback", said)
+        # Step 11 is committed by then; both slots before it still hold step 10, which is right.
+        self.equal("late_write", "was written while it was copied", kill="0:12,1:12")
 
     def test_layers_that_ranks_use_in_another_order(self):
         self.equal("turned_order", kill="1:6,0:10")

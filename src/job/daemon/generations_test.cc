@@ -97,7 +97,11 @@ class OneNode : public testing::Test {
   ProtectionWatch protection{{node.context, trainers, memory, streams, node.events},
                              [this] { return progress.progress(); }};
   Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
-  JobEnd job_end{node.context, trainers, node.mover, [this] { return progress.progress(); }};
+  JobEnd job_end{node.context,
+                 trainers,
+                 node.mover,
+                 [this] { return progress.progress(); },
+                 {.is_given_up = [](const TrainerProcess&) { return false; }, .do_again = {}}};
   ReportSender reports{*loop, node.context, {.hello = [](Purpose) { return Hello{}; }, .collect_here = {}}};
   Seats seats{{node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover,
                node.holds, reports}};

@@ -52,13 +52,22 @@ void JobEnd::consider_finish() {
     const Decision apart =
         decide_apart(mirror.state(), ended, {*trainer.seat, Step(trainer.shared.page->step.load())}, context_.self);
     if (const StateMove* move = std::get_if<StateMove>(&apart)) return mover_.move(move->next, move->why);
-    if (trainer.line.waits_for(MessageKind::finish)) put_finish(trainer);
+    if (!trainer.line.waits_for(MessageKind::finish)) continue;
+    put_finish(trainer);
+    redo_if_given_up(trainer);
   }
   const std::size_t finished = mirror.finishes().finished_count(mirror.generation());
   if (!mirror.is_root() || finished < mirror.state().seats.size()) return;
   const Decision decision =
       decide_finished(mirror.state(), mirror.finishes().finished_seats(mirror.generation()), context_.self);
   if (const StateMove* move = std::get_if<StateMove>(&decision)) mover_.move(move->next, move->why);
+}
+
+// No later window comes that could be committed in its place: its steps are done again.
+void JobEnd::redo_if_given_up(TrainerProcess& trainer) {
+  if (progress_().committed >= trainer.last_steps.commit_first || !last_windows_.is_given_up(trainer)) return;
+  const Generation now = context_.mirror.generation();
+  if (std::exchange(redone_[*trainer.seat], now) != now) last_windows_.do_again(trainer);
 }
 
 // Twice: when the trainer has ended its steps, and when the last of them is committed.

@@ -38,7 +38,16 @@ class Ends : public testing::Test {
   TrainerProcess& process = trainers.places()[0];
   TestTrainer trainer{*loop, process};
   Step committed;
-  JobEnd job_end{node.context, trainers, node.mover, [this] { return Progress{committed, 0}; }};
+  bool is_given_up = false;
+  int redone = 0;
+  JobEnd job_end{node.context,
+                 trainers,
+                 node.mover,
+                 [this] {
+                   return Progress{committed, 0};
+                 },
+                 {.is_given_up = [this](const TrainerProcess&) { return is_given_up; },
+                  .do_again = [this](TrainerProcess&) { ++redone; }}};
 };
 
 class EndsElsewhere : public Ends {
@@ -141,6 +150,31 @@ TEST_F(EndsElsewhere, ASeatThatGoesOnAfterAnotherHasEndedFailsTheJob) {
   const auto next = parse_job_state(node.control.swaps[0].value);
   EXPECT_EQ(next->phase, JobPhase::failed);
   EXPECT_NE(next->verdict.find("seat 0 has ended after step 9 and seat 1 has begun step 10"), std::string::npos);
+}
+
+TEST_F(Ends, ALastStepThatWasGivenUpIsDoneAgain) {
+  node.run_in(JobPhase::running);
+  wait_in_finish();
+  job_end.consider_finish();
+  EXPECT_EQ(redone, 0);
+  is_given_up = true;
+  job_end.consider_finish();
+  job_end.consider_finish();
+  EXPECT_EQ(redone, 1);
+  node.state.generation = Generation(2);
+  node.run_in(JobPhase::running);
+  process.seated = Generation(2);
+  job_end.consider_finish();
+  EXPECT_EQ(redone, 2);
+}
+
+TEST_F(Ends, ALastStepThatIsCommittedIsNotDoneAgain) {
+  node.run_in(JobPhase::running);
+  wait_in_finish();
+  is_given_up = true;  // its slot holds something else by now
+  committed = Step(9);
+  job_end.consider_finish();
+  EXPECT_EQ(redone, 0);
 }
 
 TEST_F(Ends, AFinishOfAnOlderGenerationCountsForNothing) {

@@ -177,10 +177,17 @@ std::vector<InventoryItem> Memory::inventory() const {
   std::vector<InventoryItem> items;
   for (const auto& [key, held] : arenas_)
     for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) {
-      const SlotWord word = held->arena.slot(i).word();
+      const Slot slot = held->arena.slot(i);
+      const SlotWord word = slot.word();
       if (word.state == SlotState::empty) continue;
-      items.push_back({key.second, source_kind(key.first), word.generation, word.step, word.state,
-                       held->arena.spec().layout_digest});
+      items.push_back({key.second,
+                       source_kind(key.first),
+                       word.generation,
+                       word.step,
+                       word.state,
+                       held->arena.spec().layout_digest,
+                       {},
+                       word.state == SlotState::sealed && slot.torn(word)});
     }
   return items;
 }

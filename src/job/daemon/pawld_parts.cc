@@ -169,7 +169,13 @@ Pawld::Parts::Parts(Pawld& pawld)
                }}),
       streams(pawld.context_, memory, arenas, holds, progress.bits(),
               {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },
-               .on_held = [this] { progress.report(); }}),
+               .on_held = [this] { progress.report(); },
+               .on_given_up =
+                   [this](const GivenUpStep& step) {
+                     protection.on_given_up(step);
+                     progress.report();
+                     job_end.consider_finish();
+                   }}),
       collector(pawld.context_),
       reports(*pawld.loop_, pawld.context_,
               {.hello = [&pawld](Purpose purpose) { return pawld.hello(purpose); },
@@ -186,7 +192,13 @@ Pawld::Parts::Parts(Pawld& pawld)
           }),
       imports(pawld.context_, trainers, arenas, streams, mover, events,
               [&pawld](Purpose purpose) { return pawld.hello(purpose); }),
-      job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); }),
+      job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); },
+              {.is_given_up = [this](const TrainerProcess& trainer) { return pages.has_given_up_last(trainer); },
+               .do_again =
+                   [this, &pawld](TrainerProcess& trainer) {
+                     watch.on_fault(trainer, pawld.context_.mirror.generation(),
+                                    text("the last step's copy was given up: step ", trainer.last_steps.commit_first));
+                   }}),
       drains(pawld.context_, trainers, mover, events,
              {.progress = [this] { return progress.progress(); },
               .spares = {.probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares, {}); },

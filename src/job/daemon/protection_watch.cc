@@ -29,6 +29,19 @@ void ProtectionWatch::check(Generation generation) {
   context.after(context.deadlines.silence / 2, [this, generation] { check(generation); });
 }
 
+void ProtectionWatch::on_given_up(const GivenUpStep& step) {
+  given_up_.add();
+  const std::string why = to_text(step);
+  log_warn("step_given_up", "seat", step.seat, "step", step.step, "why", why);
+  parts_.events.tell("step_given_up", Json{{"seat", step.seat.value},
+                                           {"step", step.step.value},
+                                           {"bucket", step.bucket},
+                                           {"own_is_wrong", step.is_own_wrong},
+                                           {"holder", step.holder.value},
+                                           {"why", why}}
+                                          .dump());
+}
+
 ProtectionView ProtectionWatch::view() const {
   const JobMirror& mirror = parts_.context.mirror;
   ProtectionView view;

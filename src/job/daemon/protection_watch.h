@@ -27,9 +27,14 @@ class ProtectionWatch {
   };
   // `cut`: to which nodes of the progress tree beside this one no link stands.
   ProtectionWatch(Parts parts, std::function<Progress()> progress, std::function<std::vector<NodeId>()> cut = {})
-      : parts_(parts), progress_(std::move(progress)), cut_(std::move(cut)) {}
+      : parts_(parts),
+        progress_(std::move(progress)),
+        cut_(std::move(cut)),
+        given_up_(parts.context.metrics.counter("steps_given_up_total",
+                                                "Steps given up because their bytes were found wrong at a holder.")) {}
 
   void begin();  // the state's generation runs here
+  void on_given_up(const GivenUpStep& step);
   // Why the steps of this node's seats are not held, each a sentence; empty while protection goes on.
   [[nodiscard]] std::vector<std::string> stopped_by() const;
 
@@ -41,6 +46,7 @@ class ProtectionWatch {
   Parts parts_;
   std::function<Progress()> progress_;
   std::function<std::vector<NodeId>()> cut_;
+  Counter& given_up_;
   ProtectionNotes notes_;
   Generation watched_;  // a timer looks after this one
 };

@@ -71,6 +71,13 @@ TEST_F(Watched, ACutLinkOfTheProgressTreeIsToldAndNamed) {
       << watch.stopped_by()[0];
 }
 
+TEST_F(Watched, AStepThatWasGivenUpIsToldAndCounted) {
+  watch.on_given_up({.seat = Seat(0), .step = Step(7), .bucket = 2, .is_own_wrong = true, .holder = NodeId(1)});
+  node.pass(kEventDelay);
+  EXPECT_EQ(node.control.tells, 1);
+  EXPECT_EQ(node.context.metrics.counter("steps_given_up_total", "").value(), 1u);
+}
+
 TEST_F(Watched, NobodyLooksWhileTheJobIsNotRunning) {
   (void)memory.arena_for(test_arena(ArenaKind::own, Seat(0)));
   node.learn(JobPhase::quiescing);

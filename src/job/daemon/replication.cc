@@ -18,6 +18,9 @@ namespace {
 // Who says `later` is asked again after a while that doubles: it may be short of memory, and asking costs it work.
 constexpr Duration kLaterMin = 20ms;
 constexpr Duration kLaterMax = 1s;
+// So is a holder to which a step came damaged: sending it again costs all of its bytes.
+constexpr Duration kDamagedMin = 20ms;
+constexpr Duration kDamagedMax = 1s;
 
 constexpr std::size_t kSettledAtOnce = 2 * AwaitedBuckets::kLookAheadMax;
 
@@ -63,6 +66,13 @@ bool is_still(const StreamContext& context, const Slot& slot, SlotWord word) {
 }
 
 // --- Sender
+
+std::string to_text(const GivenUpStep& step) {
+  if (step.is_own_wrong)
+    return text("a flipped bit in seat ", step.seat, "'s own copy of step ", step.step, ", in bucket ", step.bucket);
+  return text("bucket ", step.bucket, " of step ", step.step, " came damaged to node ", step.holder,
+              ", or its memory is bad; tried ", step.tries, step.tries == 1 ? " time" : " times");
+}
 
 ReplicaSender::ReplicaSender(Options options)
     : options_(std::move(options)),
@@ -114,6 +124,12 @@ void ReplicaSender::wait_notice(Duration at_most) {
   const Duration until = clock.now() + at_most;
   while (!ended_ && notices_ == seen_ && clock.now() < until) changed_->wait_for(lock, until - clock.now());
   seen_ = notices_;
+}
+
+void ReplicaSender::wait_while_there(const Slot& slot, SlotWord word, Duration at_most) {
+  Clock& clock = options_.context.environment->clock;
+  for (const Duration until = clock.now() + at_most; still_there(slot, word) && clock.now() < until;)
+    wait_notice(until - clock.now());
 }
 
 void ReplicaSender::wait_for_limit(std::size_t bytes) {
@@ -189,11 +205,28 @@ Status ReplicaSender::greet(Stream& stream, const Hello& hello) {
   return {};
 }
 
+// What this holder has acknowledged, and the fence has found written since.
+Status ReplicaSender::tell_torn(Stream& stream) {
+  const Arena& arena = options_.arena->arena;
+  for (std::uint32_t i = 0; i < arena.slot_count(); ++i) {
+    const Slot slot = arena.slot(i);
+    const SlotWord word = slot.word();
+    const bool is_held = still_there(slot, word) && slot.acknowledged(word, options_.holder_index);
+    if (!is_held || !slot.torn(word) || told_torn_[i] == word) continue;
+    PAWL_TRY(send_frame(stream, frame_of(TornMessage{word.generation, word.step})));
+    told_torn_[i] = word;
+  }
+  return {};
+}
+
 Status ReplicaSender::send_steps(Stream& stream, ReplicaLanes& lanes) {
+  told_torn_.assign(options_.arena->arena.slot_count(), {});
   while (!ended_) {
     Slot slot;
     SlotWord word;
-    if (pick(slot, word)) {
+    const bool picked = pick(slot, word);
+    PAWL_TRY(tell_torn(stream));  // of the step before that one; a window is compared before the next begins
+    if (picked) {
       PAWL_TRY(send_step(stream, lanes, slot, word));
     } else {
       wait_notice(50ms);
@@ -233,6 +266,7 @@ Status ReplicaSender::note_held(const Slot& slot, SlotWord word) {
     return Error{Code::broken,
                  text("the arena has ", shelves, " shelves, and none for holder ", options_.holder_index)};
   }
+  damage_.reset();
   set_obstacle("");
   options_.on_held(word.step);
   return {};
@@ -270,9 +304,7 @@ Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord wor
     }
     PAWL_ASSIGN(const LaterMessage refused, message_in<LaterMessage>(answer));
     set_obstacle(text("node ", options_.holder, " can't take it: ", refused.why));
-    Clock& clock = options_.context.environment->clock;
-    for (const Duration until = clock.now() + later; still_there(slot, word) && clock.now() < until;)
-      wait_notice(until - clock.now());  // a notice ends it early, and changes nothing
+    wait_while_there(slot, word, later);
     later = std::min(2 * later, kLaterMax);
   }
   if (was_busy) set_obstacle("");  // with a step that is no more
@@ -284,7 +316,7 @@ Result<bool> ReplicaSender::offer(Stream& stream, const Slot& slot, SlotWord wor
 Status ReplicaSender::send_step(Stream& stream, ReplicaLanes& lanes, const Slot& slot, SlotWord word) {
   PAWL_ASSIGN(const bool wanted, offer(stream, slot, word));
   if (!wanted) return {};
-  set_obstacle("");
+  if (!damage_) set_obstacle("");
   unsent_.begin_step();
   PAWL_ASSIGN(const ReplicaLanes::Sent sent,
               lanes.send(slot, word, unsent_.offers(static_cast<std::uint32_t>(slot.buckets().size()))));
@@ -329,17 +361,34 @@ Result<Frame> ReplicaSender::answer_to_seal(Stream& stream, const Slot& slot, Sl
 Status ReplicaSender::seal_step(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t lane_buckets) {
   PAWL_ASSIGN(const Frame answer, answer_to_seal(stream, slot, word, lane_buckets));
   if (is<OpenedMessage>(answer)) return {};
-  if (is<BucketBadMessage>(answer)) {  // bytes were damaged on the way: begin the step again
-    BucketBadMessage bad;
-    (void)decode(answer.payload, bad);
-    log_warn("replica_bucket_bad", "seat", options_.hello.seat, "step", word.step, "bucket", bad.index);
-    set_obstacle(text("bucket ", bad.index, " of step ", word.step, " came damaged to node ", options_.holder));
-    return {};
-  }
+  if (is<BucketBadMessage>(answer)) return on_bucket_bad(answer, slot, word);
   if (!is<HeldMessage>(answer)) return unexpected_message(answer);
   // Of a step that comes to nothing, the seats there have not been late.
   if (was_late_ && still_there(slot, word)) unsent_.note_wanted(false);
   return note_held(slot, word);
+}
+
+// The holder proves each bucket where it lies. One that is wrong in the own slot already comes right in no try: the seat
+// does not have the step. Else it was damaged on the way, or lies in bad memory: later the step may come whole. In the end it is
+// given up all the same, for nothing after it is captured as long as it lies here, and other bytes may fare better.
+Status ReplicaSender::on_bucket_bad(const Frame& answer, const Slot& slot, SlotWord word) {
+  PAWL_ASSIGN(const BucketBadMessage bad, message_in<BucketBadMessage>(answer));
+  if (bad.index >= slot.buckets().size()) return unexpected_message(answer);
+  if (!still_there(slot, word)) return {};
+  if (!damage_ || damage_->word != word) damage_ = {word, 0};
+  const std::uint32_t tries = ++damage_->tries;
+  const bool is_own_wrong = crc32c(slot.bucket(bad.index)) != slot.buckets()[bad.index].crc32c;
+  const GivenUpStep found{options_.hello.seat, word.step, bad.index, is_own_wrong, options_.holder, tries};
+  log_warn("replica_bucket_bad", "seat", options_.hello.seat, "step", word.step, "bucket", bad.index, "to",
+           options_.address, "own_is_wrong", is_own_wrong, "tries", tries);
+  set_obstacle(to_text(found));
+  if (!is_own_wrong && tries < kDamagedTriesMax) {
+    wait_while_there(slot, word, std::min(kDamagedMin * (1u << (tries - 1)), kDamagedMax));
+    return {};
+  }
+  // What was read is of this step if this succeeds: no slot gets the same step twice.
+  if (slot.try_give_up(word.generation, word.step)) options_.on_given_up(found);
+  return {};
 }
 
 // --- Receiver
@@ -428,6 +477,8 @@ Status ReplicaReceiver::serve_first(Stream& stream) {
       PAWL_TRY(on_seal(frame));
     } else if (is<AbandonMessage>(frame)) {
       PAWL_TRY(on_abandon(frame));
+    } else if (is<TornMessage>(frame)) {
+      PAWL_TRY(on_torn(frame));
     } else {
       return unexpected_message(frame);
     }
@@ -578,6 +629,21 @@ Status ReplicaReceiver::on_abandon(const Frame& frame) {
   PAWL_TRY(await_lanes(abandon.lane_buckets));
   close_step();
   (void)opened_.slot.try_abandon(options_.generation, opened_.step);
+  return {};
+}
+
+// Nothing is answered where the step is not here any more: then nobody can restore it from here.
+Status ReplicaReceiver::on_torn(const Frame& frame) {
+  PAWL_ASSIGN(const TornMessage torn, message_in<TornMessage>(frame));
+  const ArenaHandle held = arena_ ? arena_ : options_.held();
+  if (!held) return {};
+  for (std::uint32_t i = 0; i < held->arena.slot_count(); ++i) {
+    const Slot slot = held->arena.slot(i);
+    const SlotWord word = slot.word();
+    if (word.state != SlotState::sealed || word.generation != torn.generation || word.step != torn.step) continue;
+    log_warn("replica_torn", "seat", options_.seat, "step", torn.step);
+    slot.mark_torn(torn.generation, torn.step);
+  }
   return {};
 }
 

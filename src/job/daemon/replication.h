@@ -98,6 +98,19 @@ struct StreamContext {
 // The slot still has the step that `word` names, which may be needed, and is not frozen.
 [[nodiscard]] bool is_still(const StreamContext& context, const Slot& slot, SlotWord word);
 
+// A step whose bytes a holder has found wrong, so that its seat has given it up: it is void.
+struct GivenUpStep {
+  Seat seat;
+  Step step;
+  std::uint32_t bucket = 0;   // that was found wrong last
+  bool is_own_wrong = false;  // where it lies in the seat's own slot; else it came wrong to the holder in each try
+  NodeId holder;
+  std::uint32_t tries = 0;
+};
+[[nodiscard]] std::string to_text(const GivenUpStep& step);  // why, a sentence
+
+inline constexpr std::uint32_t kDamagedTriesMax = 8;  // of a step whose own bytes are right
+
 class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
  public:
   struct Options {
@@ -107,8 +120,9 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
     NodeId holder;
     ArenaHandle arena;  // the seat's own
     StreamContext context;
-    std::vector<EqualExtent> equal = {};           // of its payload, in whole buckets: what the holder's node has, too
-    std::function<void(Step)> on_held;             // any thread
+    std::vector<EqualExtent> equal = {};  // of its payload, in whole buckets: what the holder's node has, too
+    std::function<void(Step)> on_held;    // any thread
+    std::function<void(const GivenUpStep&)> on_given_up = [](const GivenUpStep&) {};  // any thread
     std::function<void(const Error&)> on_refused;  // never-refusal: version, token, job
   };
   [[nodiscard]] static std::shared_ptr<ReplicaSender> start(Options options);
@@ -126,17 +140,20 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   [[nodiscard]] Status serve_connection(Stream& stream, const Address& address);
   [[nodiscard]] Status greet(Stream& stream, const Hello& hello);
   [[nodiscard]] Status send_steps(Stream& stream, ReplicaLanes& lanes);
+  [[nodiscard]] Status tell_torn(Stream& stream);
   [[nodiscard]] Result<bool> offer(Stream& stream, const Slot& slot, SlotWord word);  // true: it wants the buckets
   [[nodiscard]] Result<Frame> answer_to(const OpenMessage& open, Stream& stream);
   [[nodiscard]] Status send_step(Stream& stream, ReplicaLanes& lanes, const Slot& slot, SlotWord word);
   [[nodiscard]] Result<Frame> answer_to_seal(Stream& stream, const Slot& slot, SlotWord word,
                                              std::uint32_t lane_buckets);
   [[nodiscard]] Status seal_step(Stream& stream, const Slot& slot, SlotWord word, std::uint32_t lane_buckets);
+  [[nodiscard]] Status on_bucket_bad(const Frame& answer, const Slot& slot, SlotWord word);
   [[nodiscard]] bool still_there(const Slot& slot, SlotWord word) const;
   [[nodiscard]] Status note_held(const Slot& slot, SlotWord word);
   [[nodiscard]] bool pick(Slot& slot, SlotWord& word);
   void wait_notice(Duration at_most);
-  void wait_for_limit(std::size_t bytes);  // until the node may send as many
+  void wait_while_there(const Slot& slot, SlotWord word, Duration at_most);  // a notice does not end it
+  void wait_for_limit(std::size_t bytes);                                    // until the node may send as many
 
   Options options_;
   std::atomic<bool> ended_{false};
@@ -149,6 +166,12 @@ class ReplicaSender : public std::enable_shared_from_this<ReplicaSender> {
   std::shared_ptr<ReplicaLanes> lanes_;  // its further ones; under mutex_
   UnsentBuckets unsent_;                 // its task's; and of the step that is sealed, whether bytes were wanted
   bool was_late_ = false;
+  struct Damage {
+    SlotWord word;
+    std::uint32_t tries = 0;
+  };
+  std::vector<SlotWord> told_torn_;  // its task's: of each slot, on this connection
+  std::optional<Damage> damage_;     // its task's: of the step that came damaged last, until one is held
 };
 
 // The holder's end of a stream, after the hello of its first connection was welcomed. Buckets land from each of its
@@ -194,6 +217,7 @@ class ReplicaReceiver : public std::enable_shared_from_this<ReplicaReceiver> {
   [[nodiscard]] Status await_lanes(std::uint32_t lane_buckets);
   void close_step();  // no bucket lands in it any more
   [[nodiscard]] Status on_abandon(const Frame& frame);
+  [[nodiscard]] Status on_torn(const Frame& frame);
   [[nodiscard]] Status on_same(const Frame& frame);
   void await_same();
   [[nodiscard]] Status on_seal(const Frame& frame);

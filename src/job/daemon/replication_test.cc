@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "job/daemon/test_wire.h"
@@ -60,6 +61,11 @@ class Sends : public testing::Test {
                                    .context = streams.context,
                                    .equal = equal,
                                    .on_held = [this](Step step) { held = step.value; },
+                                   .on_given_up =
+                                       [this](const GivenUpStep& step) {
+                                         given_up = step;
+                                         given_up_step = step.step.value;
+                                       },
                                    .on_refused = [this](const Error&) { ++refused; }});
   }
   // Of a holder that takes whoever comes.
@@ -101,6 +107,17 @@ class Sends : public testing::Test {
     for (std::uint32_t i = 0; i < kTestBuckets; ++i) expect_bucket(holder, step, i);
     EXPECT_EQ(holder.next<SealMessage>().step, step);
   }
+  // Takes all buckets as they come, whatever they hold; and finds one of them wrong.
+  void take_unseen(PeerEnd& holder, Step step) {
+    expect_open(holder, step);
+    holder.say(OpenedMessage{});
+    for (std::uint32_t i = 0; i < kTestBuckets; ++i) holder.skip_bucket();
+    EXPECT_EQ(holder.next<SealMessage>().step, step);
+  }
+  void find_wrong(PeerEnd& holder, Step step, std::uint32_t index) {
+    take_unseen(holder, step);
+    holder.say(BucketBadMessage{index});
+  }
   // Takes the whole step, and acknowledges it.
   void take(PeerEnd& holder, Step step) {
     take_unanswered(holder, step);
@@ -118,6 +135,8 @@ class Sends : public testing::Test {
   ArenaHandle arena = *memory.arena_for(arena_of_two_shelves());
   std::vector<EqualExtent> equal;  // with the holder's node
   std::atomic<std::uint64_t> held{0};
+  GivenUpStep given_up;  // until given_up_step is its step, the sender's thread's
+  std::atomic<std::uint64_t> given_up_step{0};
   std::atomic<int> refused{0};
   std::shared_ptr<ReplicaSender> sender;
 };
@@ -320,6 +339,69 @@ TEST_F(Sends, ADamagedBucketMakesItSendTheStepAgain) {
   take(holder, Step(11));
 }
 
+// A flipped bit, a stray write: sent again it would be as wrong, for ever, and no later step would be captured.
+TEST_F(Sends, AStepThatIsWrongInItsOwnSlotIsGivenUpAndTheNextOneSent) {
+  capture_step(slot(0), kGeneration, Step(11));
+  slot(0).bucket(1)[5] ^= std::byte{0x10};
+  start();
+  PeerEnd holder = welcome();
+  find_wrong(holder, Step(11), 1);
+  ASSERT_TRUE(eventually([&] { return given_up_step == 11; }));
+  EXPECT_EQ(to_text(given_up), "a flipped bit in seat 1's own copy of step 11, in bucket 1");
+  EXPECT_EQ(sender->obstacle(), to_text(given_up));
+  EXPECT_EQ(slot(0).word(), SlotWord{});
+  capture_step(slot(0), kGeneration, Step(12));
+  sender->notice();
+  take(holder, Step(12));
+  EXPECT_EQ(sender->obstacle(), "");
+}
+
+TEST_F(Sends, AStepThatComesDamagedEachTimeIsSentLessAndLessAndThenGivenUp) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  Duration pause = 20ms;
+  find_wrong(holder, Step(11), 1);
+  for (std::uint32_t tries = 2; tries <= kDamagedTriesMax; ++tries, pause = std::min<Duration>(2 * pause, 1s)) {
+    const Duration said = real_clock().now();
+    sender->notice();  // hurries nobody
+    EXPECT_EQ(given_up_step, 0u);
+    find_wrong(holder, Step(11), 1);
+    EXPECT_GE(real_clock().now() - said, pause - 5ms) << tries;
+  }
+  ASSERT_TRUE(eventually([&] { return given_up_step == 11; }));
+  EXPECT_EQ(to_text(given_up), "bucket 1 of step 11 came damaged to node 2, or its memory is bad; tried 8 times");
+  EXPECT_EQ(slot(0).word(), SlotWord{});
+  capture_step(slot(0), kGeneration, Step(12));
+  sender->notice();
+  find_wrong(holder, Step(12), 0);  // it begins to count anew
+  take(holder, Step(12));
+}
+
+TEST_F(Sends, AFrozenStepIsNotGivenUp) {
+  capture_step(slot(0), kGeneration, Step(11));
+  slot(0).bucket(1)[5] ^= std::byte{0x10};
+  start();
+  PeerEnd holder = welcome();
+  take_unseen(holder, Step(11));
+  slot(0).freeze();
+  holder.say(BucketBadMessage{1});
+  EXPECT_TRUE(holder.is_quiet());
+  EXPECT_EQ(slot(0).word().state, SlotState::sealed);
+  EXPECT_EQ(given_up_step, 0u);
+}
+
+TEST_F(Sends, ABadBucketOfNoSuchIndexEndsTheStream) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  take_unanswered(holder, Step(11));
+  holder.say(BucketBadMessage{kTestBuckets});
+  EXPECT_TRUE(holder.is_closed());
+  PeerEnd again = welcome();
+  take(again, Step(11));
+}
+
 TEST_F(Sends, AnAcknowledgementOfAFrozenStepCountsForNothing) {
   capture_step(slot(0), kGeneration, Step(11));
   start();
@@ -353,6 +435,38 @@ TEST_F(Sends, EndsWhateverItWaitsFor) {
   EXPECT_TRUE(holder.is_closed());
   EXPECT_TRUE(eventually([&] { return streams.workers.idle(); }));
   EXPECT_FALSE(streams.world.network.has_waiting());
+}
+
+TEST_F(Sends, AMarkThatAStepIsTornOnceAndAnewToANewStream) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  take(holder, Step(11));
+  EXPECT_TRUE(holder.is_quiet());
+  slot(0).mark_torn(kGeneration, Step(11));
+  sender->notice();
+  const auto told = holder.next<TornMessage>();
+  EXPECT_EQ(told.generation, kGeneration);
+  EXPECT_EQ(told.step, Step(11));
+  EXPECT_TRUE(holder.is_quiet());
+  holder.hang_up();
+  capture_step(slot(1), kGeneration, Step(12));
+  sender->notice();
+  PeerEnd again = welcome();  // whether it was heard on the other stream is not known
+  EXPECT_EQ(again.next<TornMessage>().step, Step(11));
+  take(again, Step(12));
+}
+
+TEST_F(Sends, AMarkOfAStepBeforeTheNextOneThatIsOffered) {
+  capture_step(slot(0), kGeneration, Step(11));
+  start();
+  PeerEnd holder = welcome();
+  take_unanswered(holder, Step(11));
+  slot(0).mark_torn(kGeneration, Step(11));  // the holder has not said yet that it has it
+  capture_step(slot(1), kGeneration, Step(12));
+  holder.say(HeldMessage{Step(11)});
+  EXPECT_EQ(holder.next<TornMessage>().step, Step(11));
+  take(holder, Step(12));
 }
 
 // All but the last bucket are equal on the holder's node.
@@ -628,6 +742,23 @@ TEST_F(Receives, AMissingOrDamagedBucketIsNamedAndNothingIsSealed) {
   EXPECT_FALSE(sealed(Step(11)));
   EXPECT_EQ(words()[0].state, SlotState::empty);
   send(Step(11));
+}
+
+TEST_F(Receives, AStepThatWasTornIsMarkedHere) {
+  send(Step(10));
+  send(Step(11));
+  EXPECT_FALSE(sealed(Step(11))->torn(sealed(Step(11))->word()));
+  sender.say(TornMessage{kGeneration, Step(9)});  // not here any more: nothing to mark
+  sender.say(TornMessage{kGeneration, Step(11)});
+  EXPECT_TRUE(eventually([&] { return sealed(Step(11))->torn(sealed(Step(11))->word()); }));
+  EXPECT_FALSE(sealed(Step(10))->torn(sealed(Step(10))->word()));
+  const auto marks = [&] {
+    std::vector<std::uint64_t> steps;
+    for (const InventoryItem& item : memory.inventory())
+      if (item.torn) steps.push_back(item.step.value);
+    return steps;
+  };
+  EXPECT_EQ(marks(), std::vector<std::uint64_t>{11});
 }
 
 TEST_F(Receives, TheGateKeepsTheLastCommittedStep) {

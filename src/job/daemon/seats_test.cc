@@ -82,7 +82,11 @@ class TwoSeats : public testing::Test {
   Streams streams{node.context, memory,   arenas,
                   node.holds,   progress, {.hello = [](Purpose) { return Hello{}; }, .on_held = [] {}}};
   Imports imports{node.context, trainers, arenas, streams, node.mover, node.events, [](Purpose) { return Hello{}; }};
-  JobEnd job_end{node.context, trainers, node.mover, [] { return Progress{}; }};
+  JobEnd job_end{node.context,
+                 trainers,
+                 node.mover,
+                 [] { return Progress{}; },
+                 {.is_given_up = [](const TrainerProcess&) { return false; }, .do_again = {}}};
   ReportSender reports{*loop, node.context, {.hello = [](Purpose) { return Hello{}; }, .collect_here = {}}};
   Seats seats{{node.context, trainers, memory, arenas, imports, streams, watch, rendezvous, job_end, node.mover,
                node.holds, reports}};

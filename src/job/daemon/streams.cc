@@ -57,6 +57,7 @@ std::vector<std::shared_ptr<ReplicaSender>> Streams::senders_for(const Member& m
          .context = stream_,
          .equal = offers_there(offers, before_of(member), seats_before(holders[i])),
          .on_held = [this](Step) { context_.post([this] { hooks_.on_held(); }); },
+         .on_given_up = [this](const GivenUpStep& step) { context_.post([this, step] { hooks_.on_given_up(step); }); },
          .on_refused = [](const Error& error) { log_error("replica_stream_refused", "why", error.what); }}));
   }
   return senders;

@@ -25,6 +25,7 @@ class Streams {
   struct Hooks {
     std::function<Hello(Purpose)> hello;  // this node's, of the state's generation
     std::function<void()> on_held;        // a holder has acknowledged a step; on the loop
+    std::function<void(const GivenUpStep&)> on_given_up = [](const GivenUpStep&) {};  // on the loop
   };
   Streams(NodeContext& context, Memory& memory, SeatArenas& arenas, Holds& holds,
           const std::atomic<std::uint64_t>& progress_bits, Hooks hooks);

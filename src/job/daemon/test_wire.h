@@ -89,6 +89,15 @@ class PeerEnd {
     bucket.bytes = frame->payload.substr(BucketMessage::kFieldsBytes);
     return bucket;
   }
+  // One that may have been damaged on the way, or before.
+  void skip_bucket() {
+    std::byte head[kFrameHeaderBytes];
+    ASSERT_TRUE(receive_all(fd_.get(), head, Deadline::in(kTestPatience)));
+    const auto header = decode_header(std::span<const std::byte, kFrameHeaderBytes>(head));
+    ASSERT_TRUE(header.has_value() && header->kind == static_cast<std::uint16_t>(BucketMessage::kKind));
+    std::vector<std::byte> bytes(header->length);
+    ASSERT_TRUE(receive_all(fd_.get(), bytes, Deadline::in(kTestPatience)));
+  }
   bool is_quiet() {
     auto frame = receive_frame(fd_.get(), Deadline::in(kTestQuiet));
     return !frame && frame.error().code == Code::timeout;

@@ -77,4 +77,17 @@ SeatReport TrainerPages::report(Progress known) const {
   return all.value_or(SeatReport{known, 0, 0});
 }
 
+bool TrainerPages::has_given_up_last(const TrainerProcess& trainer) const {
+  if (!trainer.seat || trainer.shared.page == nullptr) return false;
+  const ArenaHandle arena = memory_.find(ArenaKind::own, before_of(context_.mirror, *trainer.seat));
+  if (!arena) return false;
+  const Generation generation = context_.mirror.generation();
+  const Step last = trainer.last_steps.commit_first;
+  // A step that is not of this generation was committed, or restored.
+  if (last <= context_.mirror.state().resume || Step(trainer.shared.page->reached.load()) < last) return false;
+  return std::ranges::none_of(slots_of(arena->arena), [&](const SlotView& slot) {
+    return slot.word.state != SlotState::empty && slot.word.generation == generation && slot.word.step == last;
+  });
+}
+
 }  // namespace pawl::job

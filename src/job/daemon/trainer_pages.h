@@ -27,6 +27,8 @@ class TrainerPages {
   [[nodiscard]] Progress rejoin(Progress progress);
   // What this node's seats hold, of the state's generation.
   [[nodiscard]] SeatReport report(Progress known) const;
+  // What a trainer that waits for the end has captured last lies in no slot any more.
+  [[nodiscard]] bool has_given_up_last(const TrainerProcess& trainer) const;
 
  private:
   NodeContext& context_;

@@ -154,6 +154,30 @@ TEST_F(Pages, ReportAStepThatWasSkippedAsVoid) {
   EXPECT_EQ(pages.report({Step(10), 0}).known, (Progress{Step(10), 1}));  // step 11
 }
 
+TEST_F(Pages, ReportAStepThatWasGivenUpAsVoid) {
+  sit();
+  capture_step(arena()->arena.slot(0), kGeneration, Step(11));
+  page().reached.store(11);
+  EXPECT_EQ(pages.report({Step(10), 0}).known, (Progress{Step(10), 0}));
+  ASSERT_TRUE(arena()->arena.slot(0).try_give_up(kGeneration, Step(11)));
+  EXPECT_EQ(pages.report({Step(10), 0}).known, (Progress{Step(10), 1}));
+}
+
+TEST_F(Pages, ALastStepIsGivenUpIfNoSlotHasItAnyMore) {
+  sit();
+  process.last_steps.commit_first = Step(11);
+  EXPECT_FALSE(pages.has_given_up_last(process));  // no arena
+  const Slot slot = arena()->arena.slot(0);
+  EXPECT_FALSE(pages.has_given_up_last(process));  // its window has not come so far
+  capture_step(slot, kGeneration, Step(11));
+  page().reached.store(11);
+  EXPECT_FALSE(pages.has_given_up_last(process));
+  ASSERT_TRUE(slot.try_give_up(kGeneration, Step(11)));
+  EXPECT_TRUE(pages.has_given_up_last(process));
+  process.last_steps.commit_first = Step(0);  // it has had no window
+  EXPECT_FALSE(pages.has_given_up_last(process));
+}
+
 TEST_F(Pages, ReportOnlyWhatAllSeatsOfTheNodeHold) {
   node.state.seats.push_back({Seat(2), test_life(0), "", 1});
   sit();

@@ -11,7 +11,8 @@ namespace pawl::job {
 namespace {
 
 constexpr std::string_view kDirty = ".dirty";  // after a slot; without it: sealed
-constexpr std::string_view kEnd = "\nend";     // so that no part of a record is a record
+constexpr std::string_view kTorn = ".torn";
+constexpr std::string_view kEnd = "\nend";  // so that no part of a record is a record
 
 // A digest as text: base64 of a whole number, the highest digit first.
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -46,7 +47,8 @@ bool parse_digest(std::string_view digits, std::uint64_t& out) {
 using Slots = std::span<const InventoryItem>;
 
 bool are_alike(const InventoryItem& a, const InventoryItem& b) {
-  return a.slot_generation == b.slot_generation && a.step == b.step && a.state == b.state && a.extent == b.extent;
+  return a.slot_generation == b.slot_generation && a.step == b.step && a.state == b.state && a.extent == b.extent &&
+         a.torn == b.torn;
 }
 
 // The items from `from` on that are of one seat, kind and layout.
@@ -70,7 +72,9 @@ std::string row_of(const std::vector<Slots>& arenas) {
   std::string row = text('\n', name_of(first.kind), ' ', first.seat, '-', arenas.back().front().seat);
   for (const InventoryItem& slot : arenas.front())
     row += text(' ', slot.slot_generation, '.', slot.step, words_of(slot.extent),
-                slot.state == SlotState::dirty ? kDirty : "");
+                slot.state == SlotState::dirty ? kDirty
+                : slot.torn                    ? kTorn
+                                               : "");
   row += " layout ";
   const bool one_layout =
       std::ranges::all_of(arenas, [&first](Slots slots) { return slots.front().layout_digest == first.layout_digest; });
@@ -156,6 +160,8 @@ bool parse_extent(std::string_view word, Extent& out) {
 bool parse_slot(std::string_view word, InventoryItem& out) {
   out.state = word.ends_with(kDirty) ? SlotState::dirty : SlotState::sealed;
   if (out.state == SlotState::dirty) word.remove_suffix(kDirty.size());
+  out.torn = out.state == SlotState::sealed && word.ends_with(kTorn);
+  if (out.torn) word.remove_suffix(kTorn.size());
   const std::size_t cut = word.find(':');
   if (cut != std::string_view::npos && (!parse_extent(word.substr(cut + 1), out.extent) || out.extent.is_whole()))
     return false;  // a whole one is not written

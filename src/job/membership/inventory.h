@@ -2,7 +2,7 @@
 //
 // One leader reads such a record of every node, so it is a short text: seats that hold the same share a line.
 //
-//   inventory 2 12.1700000000000000012 generation 3 committed 41 frozen_ms 1800000000000
+//   inventory 3 12.1700000000000000012 generation 3 committed 41 frozen_ms 1800000000000
 //   alive 96-103
 //   replica 88-95 2.41 2.42.dirty layout F5ny5h1mcsI
 //   own_arena 96-103 2.41 2.42 layout F5ny5h1mcsI
@@ -10,7 +10,7 @@
 //   end
 //
 // The last row: these bytes of the own arenas of 96 to 103, each with 511 other seats, side by side, were declared equal. A slot
-// that holds only a part of its stream says which: "replica 3-3 2.41:0-4096 layout ...". docs/protocol.md has the grammar.
+// that holds only a part of its stream says which: "replica 3-3 2.41:0-4096 layout ..."; one that is torn: "2.41.torn". docs/protocol.md has the grammar.
 // Pure. Parsing refuses what it does not know (Code::corrupt, naming the line): another version, words missing or too many,
 // numbers out of range, slots that are not in order, text beyond kRecordBytesMax, more than kInventorySlotsMax slots. It
 // never aborts.
@@ -36,6 +36,7 @@ struct InventoryItem {
   SlotState state = SlotState::empty;  // sealed or dirty; dirty slots are listed for the record, never a source
   std::uint64_t layout_digest = 0;
   Extent extent = {};  // of the seat's stream, in bytes: what lies there of it
+  bool torn = false;   // sealed, and marked since: written while it was copied
   auto operator<=>(const InventoryItem&) const = default;
 };
 
@@ -59,7 +60,7 @@ struct Inventory {
   bool operator==(const Inventory&) const = default;
 };
 
-inline constexpr std::uint32_t kInventoryVersion = 2;
+inline constexpr std::uint32_t kInventoryVersion = 3;
 inline constexpr std::size_t kInventorySlotsMax = std::size_t{1} << 18;
 
 // Written in ascending order, and so read. Empty slots are left out: they say nothing.

@@ -80,7 +80,7 @@ TEST(Inventory, IsWrittenLikeThis) {
   inventory.frozen_wall_ms = 99;
   inventory.items.resize(3);
   EXPECT_EQ(to_text(inventory),
-            "inventory 2 12.17 generation 4 committed 41 frozen_ms 99\n"
+            "inventory 3 12.17 generation 4 committed 41 frozen_ms 99\n"
             "alive 3-4 9-9\n"
             "own_arena 2-2 0.0 layout AAAAAAAAAAB\n"
             "replica 2-3 3.41 layout P__________AAAAAAAAAAA\n"
@@ -94,9 +94,19 @@ TEST(Inventory, IsWrittenLikeThis) {
   EXPECT_NE(to_text(inventory).find("replica 11-11 3.41:0-18446744073709551614.dirty layout"), std::string::npos);
 }
 
+TEST(Inventory, ATornSlotIsTold) {
+  Inventory inventory;
+  for (std::uint32_t seat = 0; seat < 2; ++seat)
+    inventory.items.push_back({Seat(seat), kOwn, Generation(1), Step(4), SlotState::sealed, 3, {}, seat == 1});
+  inventory.items.push_back({Seat(1), kOwn, Generation(1), Step(5), SlotState::dirty, 3});
+  EXPECT_NE(to_text(inventory).find("own_arena 0-0 1.4 layout"), std::string::npos) << to_text(inventory);
+  EXPECT_NE(to_text(inventory).find("own_arena 1-1 1.4.torn 1.5.dirty layout"), std::string::npos);
+  EXPECT_EQ(*parse_inventory(to_text(inventory)), inventory);
+}
+
 TEST(Inventory, WhatIsEqualIsNamedAsItIsWritten) {
   const auto with = [](std::string_view rows) {
-    return text("inventory 2 12.17 generation 4 committed 41 frozen_ms 99\n", rows, "\nend");
+    return text("inventory 3 12.17 generation 4 committed 41 frozen_ms 99\n", rows, "\nend");
   };
   EXPECT_TRUE(parse_inventory(with("equal 2-3 0+1*4 0-4096 AAAAAAAAAAA")));
   for (const auto& [row, why] :
@@ -132,8 +142,8 @@ TEST(Inventory, AMistakeIsNamedByItsLine) {
   const auto refused = [&](std::string_view from, std::string_view to, std::string_view why) {
     expect_corrupt(replaced(record, from, to), why);
   };
-  refused("inventory 2 ", "inventory 1 ", "line 1: of another version");
-  refused("inventory 2 ", "inventory ", "line 1: of another version");
+  refused("inventory 3 ", "inventory 2 ", "line 1: of another version");
+  refused("inventory 3 ", "inventory ", "line 1: of another version");
   refused("9998.", "9998:", "line 1: the node's life");
   refused("9998.", "4294967296.", "line 1: the node's life");
   refused("generation 12", "generation 2097152", "line 1: the generation");
@@ -153,6 +163,7 @@ TEST(Inventory, AMistakeIsNamedByItsLine) {
   refused(" 11.123456", " 11:123456", "line 3: a slot");
   refused(" 11.123456", " 11.1099511627776", "line 3: a slot");
   refused(".dirty", ".clean", "line 3: a slot");
+  refused(".dirty", ".torn.dirty", "line 3: a slot");
   refused("11.123456 11.123457.dirty", "11.123457.dirty 11.123456", "line 3: not in ascending order");
   refused(" 11.123456 11.123457.dirty", "", "line 3: has no slots");
   refused("layout ", "layout !", "line 3: the layouts");

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -40,7 +41,7 @@ bool is_struck(const Struck& struck, NodeLife at, const InventoryItem& item) {
 }
 
 bool is_usable(const PlanInput& input, const InventoryItem& item) {
-  return item.state == SlotState::sealed && item.seat.value < input.seat_count && item.step > Step(0) &&
+  return item.state == SlotState::sealed && !item.torn && item.seat.value < input.seat_count && item.step > Step(0) &&
          is_in_memory(item.kind) && in_lineage(input.lineage, item.slot_generation, item.step);
 }
 
@@ -356,6 +357,7 @@ std::string why_not(const PlanInput& input, const Inventory& inventory, Seat sea
   bool any = false;
   bool struck = false;
   bool dirty = false;
+  bool torn = false;
   std::optional<Generation> abandoned;
   std::vector<Step> sound;
   Extents parts;
@@ -372,12 +374,15 @@ std::string why_not(const PlanInput& input, const Inventory& inventory, Seat sea
       dirty = true;
     } else if (item.step == step && std::ranges::any_of(input.struck, is_of_it)) {
       struck = true;
+    } else if (item.step == step && item.torn && in_lineage(input.lineage, item.slot_generation, step)) {
+      torn = true;
     } else if (item.step == step && item.state == SlotState::sealed) {
       abandoned = std::max(abandoned, std::optional(item.slot_generation));
     }
   }
   if (!parts.empty() && !holes_in(parts).empty()) return text("has only ", to_text(joined_extents(parts)));
   if (!parts.empty()) sound.push_back(step);
+  if (torn) return "was written while it was copied, which was found only when the copy was sealed";
   if (struck) return "struck out";
   if (abandoned) return text("of an abandoned history, generation ", *abandoned);
   if (dirty) return "only partly written";
@@ -654,9 +659,31 @@ void put_in_places(InPlaces& out, const PlanInput& from, std::span<const Seat> b
 
 Plan plan_in_places(const PlanInput& input, const Promised& promised);
 
+using OneStep = std::tuple<Seat, Generation, Step>;
+OneStep step_of(const InventoryItem& item) {
+  return {item.seat, item.slot_generation, item.step};
+}
+
+// All copies of a seat's step have the same bytes, and the mark of one may not have come to the others.
+std::vector<Inventory> marked_alike(std::span<const Inventory> inventories) {
+  std::set<OneStep> torn;
+  for (const Inventory& inventory : inventories)
+    for (const InventoryItem& item : inventory.items)
+      if (item.torn) torn.insert(step_of(item));
+  if (torn.empty()) return {};
+  std::vector<Inventory> marked(inventories.begin(), inventories.end());
+  for (Inventory& inventory : marked)
+    for (InventoryItem& item : inventory.items)
+      item.torn = item.state == SlotState::sealed && torn.contains(step_of(item));
+  return marked;
+}
+
 }  // namespace
 
-Plan plan_restore(const PlanInput& input) {
+Plan plan_restore(const PlanInput& told) {
+  const std::vector<Inventory> marked = marked_alike(told.inventories);
+  PlanInput input = told;
+  if (!marked.empty()) input.inventories = marked;
   const bool has_seats = input.seats.size() == input.seat_count;
   if (!input.wished && !are_renumbered(input.seats))
     return plan_in_places(input, has_seats ? promised_copies(input) : Promised());

@@ -4,7 +4,7 @@
 // that is whole, but the greatest that is also kept as well as what it replaces:
 //
 //   whole(X)    every seat has sources of X that have its whole stream together: sealed, of the lineage, not struck out,
-//               at members that are not evicted. Those of a seat are of one slot generation and one layout. Other seats' own
+//               at members that are not evicted, and not torn; a mark on one copy of a seat's step counts for all of them. Those of a seat are of one slot generation and one layout. Other seats' own
 //               slots of that generation are sources of what was declared equal (paths.h). They make a seat whole together
 //               with any part of its own, which has the sums that prove them; or alone, where nothing of its own is left
 //               and all was declared equal. Nothing proves them then, so they count only where the caller says that the
@@ -79,7 +79,7 @@ struct Plan {
   std::vector<Seat> single_copies;
   std::vector<std::string> notes;  // odd, though no reason to stop: copies whose layout is not that of the chosen one
 };
-// A source is: sealed, of a seat of the job, of a step > 0 in the lineage, not struck out, on a node not evicted.
+// A source is: sealed and not torn, of a seat of the job, of a step > 0 in the lineage, not struck out, on a node not evicted.
 // Equal for equal sets of inventories, in whatever order. Cost: O(items (log items + whole steps)).
 [[nodiscard]] Plan plan_restore(const PlanInput& input);
 

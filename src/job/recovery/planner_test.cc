@@ -68,6 +68,36 @@ class Planner : public testing::Test {
   std::uint32_t replica_count = 1;
 };
 
+TEST_F(Planner, ATornStepIsPassedOverThoughOnlyOneOfItsCopiesIsMarked) {
+  seal_own_41();
+  seal_replica_41();
+  ASSERT_EQ(plan().resume, Step(41));
+  at(0).items[3].torn = true;  // the replica of seat 2
+  lose(1);                     // whoever has the other one of another seat
+  EXPECT_EQ(plan().resume, Step(40));
+  lose(2);  // with the own copy of it
+  EXPECT_EQ(plan().resume, Step(0)) << "two of three are gone";
+}
+
+TEST_F(Planner, ACommittedStepThatIsTornIsLeftForAnOlderOneOrRefusedWithTheReason) {
+  seal_own_41();
+  seal_replica_41();
+  committed = Step(41);
+  at(2).items[2].torn = true;  // own, of seat 2
+  Plan p = plan();
+  EXPECT_EQ(p.resume, Step(40));
+  ASSERT_EQ(p.lost.size(), 1u);
+  const std::string torn = "was written while it was copied, which was found only when the copy was sealed";
+  EXPECT_EQ(p.lost[0],
+            "seat 2: no sealed copy of step 41 (own at node 2: " + torn + "; replica at node 0: " + torn + ")");
+  for (Inventory& inventory : inventories)
+    std::erase_if(inventory.items, [](const InventoryItem& one) { return one.step == Step(40); });
+  p = plan();
+  EXPECT_EQ(p.resume, Step(0));
+  ASSERT_EQ(p.lost.size(), 1u);
+  EXPECT_NE(p.lost[0].find(torn), std::string::npos) << p.lost[0];
+}
+
 TEST_F(Planner, TakesTheGreatestWholeStepFromTheNearestSources) {
   const Plan p = plan();
   EXPECT_EQ(p.resume, Step(40));

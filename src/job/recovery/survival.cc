@@ -15,7 +15,7 @@ bool is_whole_and_sound(const PlanInput& input, NodeLife at, const InventoryItem
     return one.at == at && one.seat == item.seat && one.kind == item.kind &&
            one.slot_generation == item.slot_generation && one.step == item.step;
   });
-  return !struck && item.state == SlotState::sealed && item.extent.is_whole() &&
+  return !struck && item.state == SlotState::sealed && !item.torn && item.extent.is_whole() &&
          in_lineage(input.lineage, item.slot_generation, item.step);
 }
 

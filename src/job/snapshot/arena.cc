@@ -436,6 +436,13 @@ bool Slot::try_abandon(Generation generation, Step step) const {
                                                std::memory_order_relaxed);
 }
 
+bool Slot::try_give_up(Generation generation, Step step) const {
+  std::uint64_t sealed = sealed_bits(generation, step);
+  // release: the next opener writes after our last read.
+  return header_->word.compare_exchange_strong(sealed, SlotWord{}.pack(), std::memory_order_acq_rel,
+                                               std::memory_order_relaxed);
+}
+
 SlotWord Slot::freeze() const {
   // acq_rel: a seal that won before is seen whole; one that comes after finds the bit and fails.
   return SlotWord::unpack(header_->word.fetch_or(kSlotFrozenBit, std::memory_order_acq_rel) | kSlotFrozenBit);

@@ -82,6 +82,9 @@ class Slot {
   [[nodiscard]] bool try_seal(Generation generation, Step step) const;
   // dirty(generation, step) -> empty. False: frozen meanwhile.
   [[nodiscard]] bool try_abandon(Generation generation, Step step) const;
+  // sealed(generation, step) -> empty: what lies here will never be held by all, so the seat has the step no more. Whoever
+  // reads it proves by the word, as ever. False: frozen meanwhile, or another step's.
+  [[nodiscard]] bool try_give_up(Generation generation, Step step) const;
   // From here on nobody seals, opens or abandons this slot. Idempotent. Returns the word as frozen.
   SlotWord freeze() const;
   // Frozen -> as it was (keep) or empty. Only by the daemon, at `running`.

@@ -239,6 +239,21 @@ TEST_F(ArenaTest, ASlotFilledInARecoveryTakesNoOthersBuckets) {
   EXPECT_EQ(slot_.seal_frozen(Generation(1), Step(41)).error().code, Code::invalid);
 }
 
+TEST_F(ArenaTest, ASealedStepMayBeGivenUpUntilItIsFrozen) {
+  seal(1, 1);
+  EXPECT_FALSE(slot_.try_give_up(Generation(1), Step(2)));
+  EXPECT_FALSE(slot_.try_give_up(Generation(2), Step(1)));
+  ASSERT_TRUE(slot_.try_give_up(Generation(1), Step(1)));
+  EXPECT_EQ(slot_.word(), SlotWord{});
+  EXPECT_FALSE(slot_.try_give_up(Generation(1), Step(1)));
+  ASSERT_TRUE(slot_.try_open({}, Generation(1), Step(3), 0));
+  EXPECT_FALSE(slot_.try_give_up(Generation(1), Step(3))) << "it is not sealed";
+  seal(1, 5);
+  slot_.freeze();
+  EXPECT_FALSE(slot_.try_give_up(Generation(1), Step(5)));
+  EXPECT_EQ(slot_.word().state, SlotState::sealed);
+}
+
 TEST_F(ArenaTest, WhatIsTornIsKnownOfThatStepAlone) {
   seal(1, 1);
   const SlotWord before = slot_.word();

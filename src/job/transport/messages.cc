@@ -322,6 +322,10 @@ void fields(F& f, AbandonMessage& m) {
   f(m.step, m.lane_buckets);
 }
 template <class F>
+void fields(F& f, TornMessage& m) {
+  f(m.generation, m.step);
+}
+template <class F>
 void fields(F& f, FetchMessage& m) {
   f(m.seat, m.from, m.slot_generation, m.step, m.prove, m.first_bucket, m.bucket_count, m.sums);
 }
@@ -423,6 +427,7 @@ PAWL_MESSAGE(SameBucketsMessage)
 PAWL_MESSAGE(BucketsWantedMessage)
 PAWL_MESSAGE(SealMessage)
 PAWL_MESSAGE(AbandonMessage)
+PAWL_MESSAGE(TornMessage)
 PAWL_MESSAGE(FetchMessage)
 PAWL_MESSAGE(SlotBeginMessage)
 PAWL_MESSAGE(BucketsBadMessage)

@@ -89,6 +89,7 @@ enum class MessageKind : std::uint16_t {
   layout_text = 72,
   same_buckets = 74,
   buckets_wanted = 75,
+  torn = 76,
   // purpose report
   collect = 80,
   collected = 81,
@@ -260,7 +261,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 8;
+inline constexpr std::uint32_t kPeerWireVersion = 9;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -429,6 +430,12 @@ struct AbandonMessage {  // the step is void
   static constexpr MessageKind kKind = MessageKind::abandon;
   Step step;
   std::uint32_t lane_buckets = 0;
+};
+
+struct TornMessage {  // a step that the holder has acknowledged was written while it was copied. Not answered
+  static constexpr MessageKind kKind = MessageKind::torn;
+  Generation generation;
+  Step step;
 };
 
 // fetch

@@ -89,7 +89,7 @@ TEST(Messages, BetweenDaemons) {
   hello.seat = Seat(5);
   hello.stream = 6;
   expect_wire(40,
-              "08000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000"
+              "09000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000"
               "0600000000000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
@@ -119,6 +119,7 @@ TEST(Messages, OfAReplicaStreamAndAFetch) {
   expect_wire(65, "01000000", BucketBadMessage{1});
   expect_wire(66, "0100000000000000 02000000", SealMessage{Step(1), 2});
   expect_wire(67, "0100000000000000 02000000", AbandonMessage{Step(1), 2});
+  expect_wire(76, "0100000000000000 0200000000000000", TornMessage{Generation(1), Step(2)});
   expect_wire(74, "0100000000000000 0200000000000000 0300000000000000 04000000 02000000 05000000 06000000",
               SameBucketsMessage{Generation(1), Step(2), 3, 4, {5, 6}});
   expect_wire(75, "01 01000000 07000000", BucketsWantedMessage{true, {7}});
@@ -147,8 +148,8 @@ TEST(Messages, AQuestionIsItsJson) {
 
 TEST(Messages, OfAHelloInAnotherVersionOnlyTheVersionCounts) {
   Hello hello;
-  EXPECT_TRUE(decode(Writer().u32(9).str("whatever").take(), hello));
-  EXPECT_EQ(hello.version, 9U);
+  EXPECT_TRUE(decode(Writer().u32(10).str("whatever").take(), hello));
+  EXPECT_EQ(hello.version, 10U);
   EXPECT_FALSE(decode("ab", hello));
 }
 

@@ -17,11 +17,14 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 sampler = pawl.ElasticSampler(trap.SAMPLES, trap.BATCH * job.world_size)
 job.protect(model, optimizer, sampler)
 
+first = None  # of this process: its windows are compared again, and sealed no earlier than at their fence
 for step in job.steps(trap.STEPS):
     with step:
+        if not step.rehearsal:
+            first = first or int(step)
         ids = sampler.batch(step)
         if step >= 4 and not step.rehearsal:  # two windows that are void would leave a late one to be compared
-            trap.wait_committed(job, int(step) - (1 if int(step) == LATE else 2))
+            trap.wait_committed(job, int(step) - (1 if int(step) == LATE and first == 1 else 2))
         if int(step) == LATE:
             with torch.no_grad():
                 model.module.head.weight.clamp_(-0.01, 0.01)
