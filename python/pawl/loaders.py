@@ -526,7 +526,7 @@ class IndexedPlace:
             self._reopen()
         batch = next(self._iterator, _END)
         if batch is _END:
-            self._refuse_reckoned(self._given)
+            self._tell_reckoned()
             self._lengths.ended, self._reckoned = self._given, False
             self.epoch, self._given, self._begin, self._digest = self.epoch + 1, 0, None, 0
             self._iterator = None
@@ -539,15 +539,23 @@ class IndexedPlace:
         self.total += 1
         self._digest = self._digests.popleft()
         if self._given > (self._lengths.given or self._given):
-            self._refuse_reckoned(self._given)
+            self._tell_reckoned()
         return batch
 
-    def _refuse_reckoned(self, gives: int | None) -> None:
-        """Fails: Refused, where this epoch is known to give so many batches, or more."""
-        if self._reckoned and gives not in (None, self._lengths.given):
-            raise Refused(f"done=N was reckoned by len(), and epoch {self.epoch} gives {gives} batches or more where "
-                          f"the {type(self.loader).__name__} says {self._lengths.given}: so the loop didn't begin "
-                          f"where the checkpoint was. {_RECKONED}")
+    def _wrongly_reckoned(self, gives: int | None) -> str | None:
+        """What is wrong where this epoch is known to give so many batches, or more."""
+        if not self._reckoned or gives in (None, self._lengths.given):
+            return None
+        return (f"done=N was reckoned by len(), and epoch {self.epoch} gives {gives} batches or more where the "
+                f"{type(self.loader).__name__} says {self._lengths.given}: so the loop didn't begin where the "
+                f"checkpoint was. {_RECKONED}")
+
+    def _tell_reckoned(self) -> None:
+        """Batches were trained on since: they are the script's, whatever came before."""
+        wrong = self._wrongly_reckoned(self._given)
+        if wrong is not None:
+            self._reckoned = False
+            script_exit.say(wrong)
 
     def close(self) -> None:
         _end(self.loader)
@@ -641,7 +649,9 @@ class IndexedPlace:
         after, changed = volatile_state.save_random(), self._chain.changed_unkept(long)
         self._chain.note_order()
         self._lengths.given = self._lengths.ask(self.epoch)
-        self._refuse_reckoned(has)
+        wrong = self._wrongly_reckoned(has)
+        if wrong is not None:
+            raise Refused(wrong)
         if changed:
             self._refuse_list_in_place(before, states, following)
             self._chain.records |= changed
@@ -770,16 +780,18 @@ class IndexedPlace:
         raise self._gives_others(begin)
 
     def _tell_others(self, others: list[sampler_state.Other]) -> None:
-        """Fails: Refused, where the next order comes of them."""
+        """Where the script has replaced them in this process, what is there is what it wants. Fails: Refused, where the
+        next order surely comes of them."""
         for each in others:
+            if each.known:
+                continue
             sentence = (f"{each.name}, which has more than {sampler_state.VALUES_KEPT} values or others than numbers "
                         f"and texts and so isn't kept, was replaced after epoch {self.epoch} had begun, and other "
                         f"values are in this process. If orders come of it, let set_epoch() or __iter__ make it, or "
                         f"change it in place and protect it, job.protect(state={{...}})")
-            if self._given == self._lengths.given:
+            if self._given == self._lengths.given and each.name.startswith("WeightedRandomSampler."):
                 raise Refused(sentence)
-            if not each.known:
-                script_exit.say(sentence)
+            script_exit.say(sentence)
 
     def _has_replaced_long(self) -> bool:
         """The script, or the order's end, has put another container in the place of one that isn't kept."""

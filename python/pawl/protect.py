@@ -545,7 +545,8 @@ class OptimizerWatch:
 
     def _before(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if self._is_protected(optimizer):
-            if threading.get_ident() != self._thread:  # backward() of what lies on a GPU has a thread of its own
+            # backward() of what lies on a GPU has a thread of its own
+            if threading.get_ident() != self._thread and devices.of_job().type == "cuda":
                 raise Refused(f"{type(optimizer).__name__} steps in another thread than the training's, as in a hook "
                               f"that backward() calls, and there no window can be closed: step it after backward()")
             self._before_update()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from pawl import script_frames, tagged_values
+from pawl import devices, script_frames, tagged_values
 from pawl.errors import Refused
 
 BLOB_BYTES = 256 << 10   # the least room for the blob
@@ -144,8 +144,10 @@ def save_random() -> dict[str, Any]:
     state: dict[str, Any] = {"python": (version, array.array("I", words).tobytes(), spare),
                              "torch": bytes_of(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        # Of this process's GPU: to ask for those of the others would make it use them all.
-        state["cuda"] = [bytes_of(torch.cuda.get_rng_state())]
+        # Of the job's GPU alone: to ask for those of the others would make this process use them all.
+        own = devices.of_job().type == "cuda"
+        found = [torch.cuda.get_rng_state()] if own else torch.cuda.get_rng_state_all()
+        state["cuda"] = [bytes_of(each) for each in found]
     if "numpy" in sys.modules:
         state["numpy"] = sys.modules["numpy"].random.get_state()
     return state
@@ -157,7 +159,11 @@ def load_random(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(array.array("I", words)), spare))
     torch.set_rng_state(_tensor_of(state["torch"]))
     if "cuda" in state:
-        torch.cuda.set_rng_state(_tensor_of(state["cuda"][0]))
+        found = [_tensor_of(each) for each in state["cuda"]]
+        if devices.of_job().type == "cuda":
+            torch.cuda.set_rng_state(found[0])
+        else:
+            torch.cuda.set_rng_state_all(found)
     if "numpy" in state:
         import numpy
         numpy.random.set_state(state["numpy"])

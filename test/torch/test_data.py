@@ -983,9 +983,28 @@ class PlaceTest(unittest.TestCase):
         self.assertEqual(0, refused(Estimated(12), 11, "epoch 0 .* gives 10 batches, so what comes after 11 of it"))
         self.assertEqual(0, refused(Estimated(12), 16, "epoch 1 gives 10 batches or more where the DataLoader says 12"))
         self.assertEqual(0, refused(Estimated(8), 12, "epoch 1 gives 10 batches or more where the DataLoader says 8"))
-        self.assertEqual(6, refused(Lazily(12), 16, "epoch 1 gives 10 batches or more where the DataLoader says 12"))
-        self.assertEqual(5, refused(Lazily(8), 12, "epoch 1 gives 9 batches or more where the DataLoader says 8"))
-        self.assertEqual(8, refused(Endless(10), 13, "epoch 1 gives 11 batches or more"))
+
+        def told(order, done, what):
+            """Batches were trained on by then: it is said, once, and the job goes on."""
+            place = loaders.place_in(DataLoader(range(20), batch_sampler=order))
+            place.seek(done)
+            for step in range(25):
+                windows = tagged_values.dumps("", place.part("").save())
+                with contextlib.redirect_stderr(io.StringIO()) as said:
+                    place.next()
+                if said.getvalue():
+                    self.assertRegex(said.getvalue(), what)
+                    for _ in range(25):
+                        with contextlib.redirect_stderr(io.StringIO()) as again:
+                            place.next()
+                        self.assertEqual("", again.getvalue())
+                    return step
+                if step == 1:
+                    place.part("").load(tagged_values.loads(windows))
+            raise AssertionError("nothing is said")
+        self.assertEqual(7, told(Lazily(12), 16, "epoch 1 gives 10 batches or more where the DataLoader says 12"))
+        self.assertEqual(5, told(Lazily(8), 12, "epoch 1 gives 9 batches or more where the DataLoader says 8"))
+        self.assertEqual(8, told(Endless(10), 13, "epoch 1 gives 11 batches or more"))
         place = loaders.place_in(DataLoader(range(20), batch_size=None,
                                             sampler=pawl.ElasticSampler(20, 2, rank=0, world=1)))
         with self.assertRaisesRegex(pawl.Refused, "done=3 can't be found .* give it as batch_sampler="):
@@ -2800,6 +2819,28 @@ class ScriptsTest(unittest.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as said:
             self.run_it(make, 4, 3, True, amid)
         self.assertRegex(said.getvalue(), sentence)
+
+    def test_a_long_record_that_steers_no_order(self):
+        class Counting(Sampler):
+            def __init__(self):
+                self.seen = torch.zeros(6000)
+
+            def __len__(self):
+                return 40
+
+            def __iter__(self):
+                return iter(torch.randperm(40).tolist())
+
+        def make():
+            return DataLoader(range(40), batch_size=10, sampler=Counting())
+
+        def act(loader, step, _):
+            loader.sampler.seen = loader.sampler.seen + 1
+        plain, _ = self.run_it(make, 12, act=act)
+        for anew in (False, True):
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(plain, self.run_it(make, 12, 5, anew, act)[0])
+            self.assertEqual(anew, "Counting.seen, " in said.getvalue(), said.getvalue())
 
     def test_a_dataset_of_two_loaders_is_told_by_the_first(self):
         class Passing(Dataset):

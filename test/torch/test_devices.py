@@ -371,13 +371,19 @@ class ChoiceTest(unittest.TestCase):
                 optimizer.step()
             except Refused as refused:
                 errors.append(str(refused))
-        thread = threading.Thread(target=step)
-        thread.start()
-        thread.join()
-        self.assertIn("SGD steps in another thread", errors[0])
-        self.assertEqual([], updates)
-        step()
-        self.assertEqual([1], updates)
+
+        def elsewhere():
+            thread = threading.Thread(target=step)
+            thread.start()
+            thread.join()
+        with mock.patch.object(devices, "_device", torch.device("cuda", 0)):
+            elsewhere()
+            self.assertIn("SGD steps in another thread", errors[0])
+            self.assertEqual([], updates)
+            step()
+            self.assertEqual([1], updates)
+        elsewhere()  # on CPUs a script may train in any thread
+        self.assertEqual([1, 1], updates)
 
     def test_graphs_are_refused_with_the_reason(self):
         class Graph:
@@ -434,11 +440,18 @@ class ChoiceTest(unittest.TestCase):
     def test_random_numbers_are_those_of_this_gpu(self):
         state, put = torch.arange(16, dtype=torch.uint8), mock.Mock()
         with cuda(8, get_rng_state=lambda: state, set_rng_state=put,
-                  get_rng_state_all=mock.Mock(side_effect=AssertionError("it makes a context on each"))):
+                  get_rng_state_all=mock.Mock(side_effect=AssertionError("it makes a context on each"))), \
+                mock.patch.object(devices, "_device", torch.device("cuda", 0)):
             saved = volatile_state.save_random()
             volatile_state.load_random(saved)
         self.assertEqual([bytes(range(16))], saved["cuda"])
         self.assertTrue(torch.equal(state, put.call_args.args[0]))
+
+    def test_a_job_on_cpus_keeps_those_of_all_gpus_that_its_script_uses(self):
+        states, put = [torch.full((16,), value, dtype=torch.uint8) for value in (1, 2)], mock.Mock()
+        with cuda(2, get_rng_state_all=lambda: states, set_rng_state_all=put):
+            volatile_state.load_random(volatile_state.save_random())
+        self.assertEqual([1, 2], [int(each[0]) for each in put.call_args.args[0]])
 
     def test_a_tensor_of_another_gpu_comes_to_this_one(self):
         self.assertEqual("cuda:3", tagged_values._device("cuda:3"))
