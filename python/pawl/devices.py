@@ -51,8 +51,7 @@ def choose(local_rank: int) -> torch.device:
 
 
 def wanted() -> bool:
-    """PAWL_GPU=1: jobs train on GPUs. Not by default yet: it has been tried with stand-ins for NCCL and the GPU only.
-    """
+    """PAWL_GPU=1: jobs train on GPUs. Not by default yet: few faults were tried there (docs/user/protect.md)."""
     return os.environ.get("PAWL_GPU", "").lower() not in _NO
 
 

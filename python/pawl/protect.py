@@ -770,7 +770,7 @@ def refuse_device(name: str, device: torch.device) -> None:
                       f"there, or start without pawl")
     if own.type != "cuda":
         raise Refused(f"{name} lies on {device}, and this job trains on CPUs: put the model on job.device. PAWL_GPU=1 "
-                      f"trains on GPUs, which has not been proven on one yet (docs/user/protect.md, On GPUs)")
+                      f"trains on GPUs, where few faults were tried yet (docs/user/protect.md, On GPUs)")
     raise Refused(f"{name} lies on {device}, and this process's GPU is {own}: a process has all of its state on one "
                   f"GPU (job.device), so start one for each GPU")
 
