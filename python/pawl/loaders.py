@@ -222,8 +222,8 @@ class Lengths:
         given, length = self._place.ended(), self._place.length()
         if given is not None and given != self._length:
             self._told = True
-            return (f"epoch {before} gave {given} batches, and len() of the loader says {self._length}: a loop over "
-                    f"epochs= counts {self._length} for each. {self.REMEDY}, or let len() say what an epoch gives")
+            return (f"epoch {before} gave {given} batches, and a loop over epochs= counts {self._length} for each, as "
+                    f"len() of the loader said first. {self.REMEDY}, or let len() say what an epoch gives")
         if length == self._length:
             return None
         self._told = True

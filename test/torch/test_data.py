@@ -1124,12 +1124,14 @@ class PlaceTest(unittest.TestCase):
         for workers in (0, 1):
             found, said = self.looped(loader(8, workers), 2)
             self.assertEqual([0] * 10 + [1] * 6, found)
-            self.assertIn("epoch 0 gave 10 batches, and len() of the loader says 8: a loop over epochs= counts", said)
+            self.assertIn("epoch 0 gave 10 batches, and a loop over epochs= counts 8 for each, as len() of the loader",
+                          said)
             self.assertEqual(1, said.count("pawl:"))
             found, said = self.looped(loader(8, workers), 1)
             self.assertEqual(8, len(found))
             self.assertIn("epoch 0 has more than the 8 batches that len() of the loader says", said)
-        self.assertIn("epoch 0 gave 10 batches, and len() of the loader says 12", self.looped(loader(12), 1)[1])
+        self.assertIn("epoch 0 gave 10 batches, and a loop over epochs= counts 12 for each",
+                      self.looped(loader(12), 1)[1])
         self.assertEqual(([0] * 10 + [1] * 10, ""), self.looped(loader(10), 2))
         self.assertIn("epoch 0 gave 10 batches", self.looped((loader(8), loader(10)), 2)[1])
         self.assertEqual("", self.looped((loader(10), loader(8)), 2)[1])
@@ -1138,7 +1140,7 @@ class PlaceTest(unittest.TestCase):
         self.addCleanup(delattr, type(stream), "__len__")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.assertIn("epoch 0 gave 6 batches, and len() of the loader says 4",
+            self.assertIn("epoch 0 gave 6 batches, and a loop over epochs= counts 4 for each",
                           self.looped(DataLoader(stream, batch_size=4), 2)[1])
 
     def test_batches_of_indices_of_any_kind(self):
