@@ -298,13 +298,13 @@ PAWL_API pawl_status pawl_step_begin(pawl_trainer* trainer, uint64_t step);
 /* Waits until the open window is copied out and sealed; afterwards stable state may change. Answers PAWL_OK also if no
  * window is open, and if the window became void because time ran out or no slot was free. `report` may be NULL. */
 PAWL_API pawl_status pawl_fence(pawl_trainer* trainer, pawl_fence_report* report);
-/* For state on a CUDA device, before the first window: the stream (CUstream, cudaStream_t) of the device's primary context in
- * which the program writes it; NULL: the legacy default stream. Its work may still be going on when pawl is called: what the stream has when
- * pawl_window_open is called belongs to the window's step, and is waited for by the device, not by this call;
- * pawl_step_begin waits for it only if there are volatile tensors on the device. pawl_restore waits until the device has
- * nothing left to do. What is launched after pawl_fence has returned may write stable state. Call it again when the stream
- * changes; other streams must be joined with it (cudaStreamWaitEvent) before those calls. Host memory that the device
- * writes (pinned, registered) is read at once: it must be settled when those are called. After pawl_recover_join. */
+/* For state on a CUDA device, before the first window or restore: the stream (CUstream, cudaStream_t) of the device's
+ * primary context in which the program writes it; NULL: the legacy default stream. Its work may still be going on when
+ * pawl is called: what the stream has when pawl_window_open is called belongs to the window's step, and pawl's copy threads
+ * wait for it; pawl_step_begin waits for it only if there are volatile tensors on the device. pawl_restore waits until the
+ * device has nothing left to do. What is launched after pawl_fence has returned may write stable state. Call it again when
+ * the stream changes; other streams must be joined with it (cudaStreamWaitEvent) before those calls. Host memory that the
+ * device writes (pinned, registered) is read at once: it must be settled when those are called. After pawl_recover_join. */
 PAWL_API pawl_status pawl_stream_use(pawl_trainer* trainer, void* stream);
 /* Stable state is now that of `step`; capture starts. `samples`: global samples consumed so far (`pawl status` shows
  * them). */

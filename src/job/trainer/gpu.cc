@@ -193,23 +193,19 @@ Status Gpu::checked(CudaAnswer answer, const char* what) const {
 }
 
 Status Gpu::mark(CudaEvent event) {
+  if (!stream_)
+    return Error{Code::invalid, text("GPU ", number_,
+                                     ": in which stream the state is written isn't known: "
+                                     "pawl_stream_use comes first")};
   const Current current(*driver_, context_);
   int capturing = 0;
-  PAWL_TRY(checked(driver_->stream_is_capturing(stream_, &capturing), "look at the stream"));
+  PAWL_TRY(checked(driver_->stream_is_capturing(*stream_, &capturing), "look at the stream"));
   if (capturing != 0) {
     return Error{Code::invalid, text("GPU ", number_,
                                      ": the trainer's stream is being captured into a CUDA graph: pawl's "
                                      "calls belong between replays")};
   }
-  return checked(driver_->event_record(event, stream_), "record an event");
-}
-
-Status Gpu::mark_window() {
-  if (!stream_is_known_)
-    return Error{Code::invalid, text("GPU ", number_,
-                                     ": in which stream the state is written isn't known: "
-                                     "pawl_stream_use comes first")};
-  return mark(window_);
+  return checked(driver_->event_record(event, *stream_), "record an event");
 }
 
 Result<bool> Gpu::reach(CudaEvent event, const std::function<bool()>& stops) const {
@@ -223,10 +219,6 @@ Result<bool> Gpu::reach(CudaEvent event, const std::function<bool()>& stops) con
     if (stops()) return false;
     real_clock().sleep(kLook);
   }
-}
-
-Status Gpu::mark_check() {
-  return mark(check_);
 }
 
 Status Gpu::wait_until_idle() {
@@ -253,19 +245,19 @@ void Gpu::give_back(std::unique_ptr<GpuLane> lane) {
   lanes_.push_back(std::move(lane));
 }
 
-// Many small pieces in one wait.
-Status Gpu::copy_out(std::span<const Copy> copies) {
+// Many small ones in one wait: as much as a piece holds.
+Status Gpu::copy(std::span<const Copy> copies, bool out) {
   if (copies.empty()) return {};
   PAWL_TRY(mark(now_));
   PAWL_ASSIGN(GpuLaneLoan lane, this->lane());
   PAWL_TRY(lane->follow(now_));
   std::vector<GpuRange> ranges;
-  std::vector<std::byte*> hosts;
+  std::vector<std::byte*> hosts;  // of each range
   std::uint64_t filled = 0;
-  const auto take = [&]() -> Status {
-    PAWL_TRY(lane->read(0, ranges));
+  const auto move = [&]() -> Status {
+    PAWL_TRY(out ? lane->read(0, ranges) : lane->write(0, ranges));
     PAWL_TRY(lane->wait(0));
-    for (std::size_t i = 0; i < ranges.size(); ++i)
+    for (std::size_t i = 0; out && i < ranges.size(); ++i)
       std::memcpy(hosts[i], lane->piece(0) + ranges[i].offset, ranges[i].bytes);
     ranges.clear();
     hosts.clear();
@@ -275,41 +267,15 @@ Status Gpu::copy_out(std::span<const Copy> copies) {
   for (const Copy& copy : copies) {
     for (std::uint64_t done = 0; done < copy.bytes;) {
       const std::uint64_t part = std::min(copy.bytes - done, lane->piece_bytes() - filled);
+      if (!out) std::memcpy(lane->piece(0) + filled, copy.host + done, part);
       ranges.push_back({0, copy.device + done, filled, part});
       hosts.push_back(copy.host + done);
       done += part;
       filled += part;
-      if (filled == lane->piece_bytes()) PAWL_TRY(take());
+      if (filled == lane->piece_bytes()) PAWL_TRY(move());
     }
   }
-  return ranges.empty() ? Status() : take();
-}
-
-Status Gpu::copy_in(std::span<const Copy> copies) {
-  if (copies.empty()) return {};
-  PAWL_TRY(mark(now_));
-  PAWL_ASSIGN(GpuLaneLoan lane, this->lane());
-  PAWL_TRY(lane->follow(now_));
-  std::vector<GpuRange> ranges;
-  std::uint64_t filled = 0;
-  const auto put = [&]() -> Status {
-    PAWL_TRY(lane->write(0, ranges));
-    PAWL_TRY(lane->wait(0));
-    ranges.clear();
-    filled = 0;
-    return {};
-  };
-  for (const Copy& copy : copies) {
-    for (std::uint64_t done = 0; done < copy.bytes;) {
-      const std::uint64_t part = std::min(copy.bytes - done, lane->piece_bytes() - filled);
-      std::memcpy(lane->piece(0) + filled, copy.host + done, part);
-      ranges.push_back({0, copy.device + done, filled, part});
-      done += part;
-      filled += part;
-      if (filled == lane->piece_bytes()) PAWL_TRY(put());
-    }
-  }
-  return ranges.empty() ? Status() : put();
+  return ranges.empty() ? Status() : move();
 }
 
 Status Gpu::read_checked(const std::byte* device, std::uint64_t bytes, std::vector<std::byte>& scratch) {

@@ -112,15 +112,12 @@ class Gpu {
   [[nodiscard]] bool holds_some() const { return count_ > 0; }
 
   // The stream in which the trainer writes its state; nullptr: the legacy default stream.
-  void use_stream(CudaStream stream) {
-    stream_ = stream;
-    stream_is_known_ = true;
-  }
+  void use_stream(CudaStream stream) { stream_ = stream; }
   // What is in that stream by now comes before the copies of the next window. Fails: `invalid` if nobody has said the
   // stream, or while it is being captured into a graph; `io`.
-  [[nodiscard]] Status mark_window();
+  [[nodiscard]] Status mark_window() { return mark(window_); }
   // Likewise for what find_write and find_difference read (job/trainer/window_check.h).
-  [[nodiscard]] Status mark_check();
+  [[nodiscard]] Status mark_check() { return mark(check_); }
   // Waits until the GPU has come to a mark, or `stops` answers true: a GPU that stands still must not hold its trainer.
   // False: it stopped.
   [[nodiscard]] Result<bool> reach_window(const std::function<bool()>& stops) { return reach(window_, stops); }
@@ -133,14 +130,14 @@ class Gpu {
   void set_bucket_bytes(std::uint64_t bytes) { piece_bytes_ = std::max(GpuLane::kPieceBytesMin, bytes); }
 
   // Copies between GPU memory and any host memory, after all that the trainer's stream has by now. When they return,
-  // all is copied.
+  // all is copied. Fail as mark_window.
   struct Copy {
     std::byte* device = nullptr;
     std::byte* host = nullptr;
     std::uint64_t bytes = 0;
   };
-  [[nodiscard]] Status copy_out(std::span<const Copy> copies);
-  [[nodiscard]] Status copy_in(std::span<const Copy> copies);
+  [[nodiscard]] Status copy_out(std::span<const Copy> copies) { return copy(copies, true); }
+  [[nodiscard]] Status copy_in(std::span<const Copy> copies) { return copy(copies, false); }
   // One range, after reach_check; any thread. Bytes are in `scratch`, which grows.
   [[nodiscard]] Status read_checked(const std::byte* device, std::uint64_t bytes, std::vector<std::byte>& scratch);
 
@@ -155,14 +152,14 @@ class Gpu {
   [[nodiscard]] Status begin();
   [[nodiscard]] Status mark(CudaEvent event);
   [[nodiscard]] Result<bool> reach(CudaEvent event, const std::function<bool()>& stops) const;
+  [[nodiscard]] Status copy(std::span<const Copy> copies, bool out);
   void give_back(std::unique_ptr<GpuLane> lane);
 
   const CudaDriver* driver_;
   const int number_;
   int device_ = 0;
   CudaContext context_ = nullptr;
-  CudaStream stream_ = nullptr;
-  bool stream_is_known_ = false;
+  std::optional<CudaStream> stream_;
   CudaEvent window_ = nullptr, check_ = nullptr, now_ = nullptr;
   std::vector<bool> entries_;
   std::uint32_t count_ = 0;

@@ -137,6 +137,18 @@ class GpuTest : public ::testing::Test {
     }
     return std::nullopt;
   }
+  void capture_step(std::uint64_t step) {
+    update(step);
+    open(step);
+    stage(step);
+    ASSERT_TRUE(capture_->fence({}).captured);
+  }
+  void expect_on_gpu(std::uint64_t step) {
+    for (const auto& [entry, count] : {std::pair(0, kWords), std::pair(2, kFewWords)}) {
+      const std::uint64_t* words = words_at(bases_[static_cast<std::size_t>(entry)]);
+      EXPECT_TRUE(std::all_of(words, words + count, [&](auto word) { return word == step; })) << "entry " << entry;
+    }
+  }
   // The step is sealed, and all of it is that step's.
   void expect_sealed(std::uint64_t step) {
     const std::optional<Slot> slot = slot_of(step);
@@ -228,10 +240,7 @@ TEST_F(GpuTest, NothingIsReadAfterAVoidWindowIsFenced) {
     EXPECT_EQ(fake_cuda::operations().size(), done);
   }
   fake_cuda_set_copy_rate(0);
-  update(9);
-  open(9);
-  stage(9);
-  ASSERT_TRUE(capture_->fence({}).captured);
+  capture_step(9);
   expect_sealed(9);
 }
 
@@ -280,10 +289,7 @@ TEST_F(GpuTest, AGpuThatStandsStillHoldsNobody) {
     }
   }
   make_capture(2);
-  update(++step);
-  open(step);
-  stage(step);
-  ASSERT_TRUE(capture_->fence({}).captured);
+  capture_step(++step);
   expect_sealed(step);
 }
 
@@ -307,10 +313,7 @@ TEST_F(GpuTest, ThreadsWithoutPinnedMemoryLeaveTheWorkToOthers) {
   const WindowResult window = capture_->fence({});
   if (!window.captured) {  // it was the leading thread's
     EXPECT_NE(window.why_void.find("pin memory"), std::string::npos) << window.why_void;
-    update(2);
-    open(2);
-    stage(2);
-    ASSERT_TRUE(capture_->fence({}).captured);
+    capture_step(2);
   }
 }
 
@@ -375,10 +378,7 @@ TEST_F(GpuTest, AWriteIntoAComparedWindowIsFound) {
   EXPECT_FALSE(window.captured);
   EXPECT_EQ(window.written, std::optional<std::uint32_t>(0));
   for (std::uint64_t step = 2; step <= 8; ++step) {  // all of those that are compared, and some more
-    update(step);
-    open(step);
-    stage(step);
-    ASSERT_TRUE(capture_->fence({}).captured);
+    capture_step(step);
     expect_sealed(step);
     commit(step);
   }
@@ -398,10 +398,7 @@ TEST_F(GpuTest, AStreamThatIsCapturedIsRefused) {
 
 TEST_F(GpuTest, RestoresWhatWasCaptured) {
   make_capture(2);
-  update(5);
-  open(5);
-  stage(5);
-  ASSERT_TRUE(capture_->fence({}).captured);
+  capture_step(5);
   const Slot slot = *slot_of(5);
   for (const std::uint32_t threads : {1u, 2u, 7u}) {
     update(9);
@@ -409,18 +406,14 @@ TEST_F(GpuTest, RestoresWhatWasCaptured) {
     SlotRestore restore(
         plan_, bases_, [] {}, threads, gpu_.get());
     ASSERT_TRUE(restore.copy_rest(slot));
-    EXPECT_TRUE(std::all_of(words_at(bases_[0]), words_at(bases_[0]) + kWords, [](auto word) { return word == 5; }));
-    EXPECT_TRUE(std::all_of(words_at(bases_[2]), words_at(bases_[2]) + kFewWords, [](auto word) { return word == 5; }));
+    expect_on_gpu(5);
     EXPECT_TRUE(std::all_of(host_.begin(), host_.end(), [](auto word) { return word == 5; }));
   }
 }
 
 TEST_F(GpuTest, RestoresASlotWhileItIsFilled) {
   make_capture(2);
-  update(5);
-  open(5);
-  stage(5);
-  ASSERT_TRUE(capture_->fence({}).captured);
+  capture_step(5);
   const Slot from = *slot_of(5);
   const Slot to = segments_.arena.slot(from.word() == segments_.arena.slot(0).word() ? 1 : 0);
   (void)to.freeze();
@@ -440,16 +433,12 @@ TEST_F(GpuTest, RestoresASlotWhileItIsFilled) {
   filling.join();
   EXPECT_EQ(restore.copied(), plan_.bucket_count());
   ASSERT_TRUE(restore.copy_rest(to));
-  EXPECT_TRUE(std::all_of(words_at(bases_[0]), words_at(bases_[0]) + kWords, [](auto word) { return word == 5; }));
-  EXPECT_TRUE(std::all_of(words_at(bases_[2]), words_at(bases_[2]) + kFewWords, [](auto word) { return word == 5; }));
+  expect_on_gpu(5);
 }
 
 TEST_F(GpuTest, ADamagedBucketNeverReachesTheGpu) {
   make_capture(2);
-  update(5);
-  open(5);
-  stage(5);
-  ASSERT_TRUE(capture_->fence({}).captured);
+  capture_step(5);
   const Slot slot = *slot_of(5);
   constexpr std::uint32_t kBad = 30;
   slot.bucket(kBad)[100] ^= std::byte{4};
@@ -466,15 +455,12 @@ TEST_F(GpuTest, ADamagedBucketNeverReachesTheGpu) {
   EXPECT_EQ(words[kBad * kTestBucketBytes / 8], 9u);
   slot.bucket(kBad)[100] ^= std::byte{4};
   ASSERT_TRUE(restore.copy_rest(slot));
-  EXPECT_TRUE(std::all_of(words, words + kWords, [](auto word) { return word == 5; }));
+  expect_on_gpu(5);
 }
 
 TEST_F(GpuTest, AGpuThatTakesNoBytesIsSaidToBeTheFault) {
   make_capture(2);
-  update(5);
-  open(5);
-  stage(5);
-  ASSERT_TRUE(capture_->fence({}).captured);
+  capture_step(5);
   for (const std::uint32_t threads : {1u, 4u}) {
     fake_cuda_fail_call("cuMemcpyHtoDAsync_v2", 2, 1);
     SlotRestore restore(
@@ -561,6 +547,21 @@ TEST(DeclaredOnGpu, VolatileTensorsAreStagedInTheOrderOfTheStream) {
     const std::uint64_t* words = words_at(places[i]);
     EXPECT_TRUE(std::all_of(words, words + counts[i], [&](auto word) { return word == 40 + i; })) << i;
   }
+}
+
+TEST(DeclaredOnGpu, NothingIsStagedBeforeTheStreamIsKnown) {
+  Cuda cuda;
+  Declared declared(1);
+  ASSERT_TRUE(declared.add_mesh({"data", {{"dp", 1}}}));
+  ASSERT_TRUE(declared.add_tensor(entry_of("v", 8, Lifetime::volatile_), cuda.allocate(64)));
+  ASSERT_TRUE(declared.seal(kTestBucketBytes));
+  for (const Status& status : {declared.stage(), declared.unstage()}) {
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, Code::invalid);
+    EXPECT_NE(status.error().what.find("pawl_stream_use"), std::string::npos) << status.error().what;
+  }
+  declared.use_stream(nullptr);
+  EXPECT_TRUE(declared.stage());
 }
 
 TEST(DeclaredOnGpu, AllTensorsLieOnOneGpu) {
