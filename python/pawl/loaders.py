@@ -789,7 +789,7 @@ class IndexedPlace:
                         f"and texts and so isn't kept, was replaced after epoch {self.epoch} had begun, and other "
                         f"values are in this process. If orders come of it, let set_epoch() or __iter__ make it, or "
                         f"change it in place and protect it, job.protect(state={{...}})")
-            if self._given == self._lengths.given and each.name.startswith("WeightedRandomSampler."):
+            if self._given == self._lengths.given and each.steers:
                 raise Refused(sentence)
             script_exit.say(sentence)
 

@@ -206,6 +206,7 @@ class Other:
 
     name: str
     known: bool  # it was once, in this process: the script has replaced it since
+    steers: bool  # orders surely come of it: it is of a sampler of torch's, which has nothing else
 
 
 class Chain:
@@ -338,7 +339,8 @@ class Chain:
     def others_than(self, digests: list[list[Any]]) -> list[Other]:
         """Those that aren't as digests() has said, here or in another process."""
         unkept = self.unkept() if digests else []
-        return [Other(f"{type(self.samplers[number]).__name__}.{name}", [number, name, digest] in self._seen)
+        return [Other(f"{type(self.samplers[number]).__name__}.{name}", [number, name, digest] in self._seen,
+                      type(self.samplers[number]).__module__.startswith("torch.utils.data"))
                 for number, name, digest in digests if unkept[number].get(name) != digest]
 
     def set_to_begin(self, begin: list[dict[str, Any]], replaced: list[list[Any]], made_later: bool) -> None:

@@ -2815,6 +2815,15 @@ class ScriptsTest(unittest.TestCase):
         with self.assertRaisesRegex(pawl.Refused, sentence):
             self.run_it(make, 12, 5, True, act)
 
+        def choosing():
+            return DataLoader(range(6000), batch_size=10, sampler=SubsetRandomSampler(list(range(5000))))
+
+        def choose(loader, step, _):
+            if step % 500 == 499:
+                loader.sampler.indices = list(range(500, 5500))
+        with self.assertRaisesRegex(pawl.Refused, "SubsetRandomSampler.indices, .* other values are in this process"):
+            self.run_it(choosing, 502, 501, True, choose)
+
         def amid(loader, step, _):
             if step == 1:
                 loader.sampler.weights = torch.rand(6000, generator=torch.Generator().manual_seed(step)).double()
