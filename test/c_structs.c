@@ -44,7 +44,7 @@ int main(void) {
   FIELD(pawl_tensor, unit);
   FIELD(pawl_tensor, logical_dimension_count);
   FIELD(pawl_tensor, logical_shape);
-  FIELD(pawl_tensor, logical_order);
+  FIELD(pawl_tensor, order);
 
   STRUCT(pawl_fence_report);
   FIELD(pawl_fence_report, struct_size);

@@ -211,17 +211,20 @@ typedef struct pawl_tensor {
   uint32_t mesh;            /* from pawl_mesh_add */
   pawl_placement placement;
   pawl_lifetime lifetime;
-  /* The box, contiguous and row-major: the trainer's own memory, kept until pawl_detach or a rebind. Host memory, or memory
-   * of a CUDA device, which pawl sees by itself: all such tensors of a trainer lie on one device. See pawl_stream_use. */
+  /* The box, contiguous, and row-major unless `order` says otherwise: the trainer's own memory, kept until pawl_detach or a
+   * rebind. Host memory, or memory of a CUDA device, which pawl sees by itself: all such tensors of a trainer lie on one device. See pawl_stream_use. */
   void* data;
   /* Bit i: the box, and every byte of it, is equal on all ranks along axis i of the mesh. Of stable tensors only. Where a
    * rank's own copies are damaged or gone, its bytes are then also read from those ranks; what is known of its own sums proves them. */
   uint64_t equal_axes;
   /* For later versions. Not supported yet: must be 0 or NULL, else PAWL_INVALID names the field. */
   const char* unit;                 /* part of the model that is protected as one: "layers.3", "layers.3.experts.5" */
-  uint32_t logical_dimension_count; /* of the two lists below */
-  const uint64_t* logical_shape;    /* the tensor's shape in the model, where `shape` is flattened or permuted */
-  const uint32_t* logical_order;    /* which dimension of `shape` each logical dimension is */
+  uint32_t logical_dimension_count; /* of the list below */
+  const uint64_t* logical_shape;    /* the tensor's shape in the model, where `shape` is flattened */
+  /* How the box lies in `data`, where it isn't row-major: the dimensions of `shape`, each once, from the one with the greatest
+   * stride to the one that runs fastest: 0,2,3,1 is NHWC of a shape that is NCHW. NULL: row-major. The memory is contiguous
+   * in any case. Supported, other than the fields above. */
+  const uint32_t* order;
 } pawl_tensor;
 
 /* Filled in by pawl. */

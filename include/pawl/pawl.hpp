@@ -151,6 +151,7 @@ struct TensorOptions {
   Shape size;              // extent of this rank's box, in elements; empty: up to the end of the tensor
   std::uint64_t equal_axes =
       0;  // bit i: every byte of the box is equal on all ranks along axis i of the mesh; stable only
+  std::vector<std::uint32_t> order;  // dimensions, from the slowest to the fastest in memory; empty: row-major
 };
 
 [[nodiscard]] inline TensorOptions replicated(std::string role, Lifetime lifetime = Lifetime::stable) {
@@ -226,13 +227,15 @@ class Trainer {
     });
   }
 
-  // `data` is the trainer's own memory, contiguous and row-major, and must outlive the handle or be rebound.
+  // `data` is the trainer's own memory, contiguous, row-major unless options.order says otherwise, and must outlive the handle
+  // or be rebound.
   template <class T>
   Status tensor_add(const std::string& name, T* data, const Shape& shape, const TensorOptions& options = {},
                     std::uint32_t* id = nullptr) {
     static_assert(!std::is_const_v<T>, "pawl restores into this memory");
     if (!options.begin.empty() && options.begin.size() != shape.size()) return Status::invalid;
     if (!options.size.empty() && options.size.size() != shape.size()) return Status::invalid;
+    if (!options.order.empty() && options.order.size() != shape.size()) return Status::invalid;
     pawl_tensor tensor = PAWL_TENSOR_INIT;
     tensor.name = name.c_str();
     tensor.role = options.role.c_str();
@@ -246,6 +249,7 @@ class Trainer {
     tensor.lifetime = static_cast<pawl_lifetime>(options.lifetime);
     tensor.data = data;
     tensor.equal_axes = options.equal_axes;
+    tensor.order = options.order.empty() ? nullptr : options.order.data();
     std::uint32_t unused = 0;
     return call([&] { return pawl_tensor_add(handle_, &tensor, id != nullptr ? id : &unused); });
   }

@@ -142,7 +142,7 @@ class _Tensor(SizedStructure):
         ("mesh", ctypes.c_uint32), ("placement", ctypes.c_int), ("lifetime", ctypes.c_int),
         ("data", ctypes.c_void_p), ("equal_axes", ctypes.c_uint64), ("unit", ctypes.c_char_p),
         ("logical_dimension_count", ctypes.c_uint32), ("logical_shape", ctypes.POINTER(ctypes.c_uint64)),
-        ("logical_order", ctypes.POINTER(ctypes.c_uint32)),
+        ("order", ctypes.POINTER(ctypes.c_uint32)),
     ]
 
 
@@ -317,16 +317,18 @@ class Trainer:
 
     def tensor_add(self, name: str, role: str, dtype: int, shape: Sequence[int], data: int, *, mesh: int,
                    placement: Placement, lifetime: Lifetime, region: Region | None = None,
-                   equal_axes: int = 0) -> int:
+                   equal_axes: int = 0, order: Sequence[int] = ()) -> int:
         """`data` is an address; the memory stays the caller's and must stay where it is. `shape` is what lies there;
         `region` says which box of a larger tensor that is; bit i of `equal_axes` that every byte is the same on all
-        ranks along axis i of the mesh."""
+        ranks along axis i of the mesh; `order`, where it isn't row-major, its dimensions from the slowest to the
+        fastest in memory."""
         begin, size = (region.begin, region.size) if region is not None else ((0,) * len(shape), shape)
         whole = region.shape if region is not None else shape
         tensor = _Tensor(name=name.encode(), role=role.encode(), dtype=dtype, dimension_count=len(whole),
                          shape=_integers(whole), begin=_integers(begin), size=_integers(size), mesh=mesh,
                          placement=int(placement), lifetime=int(lifetime),
-                         data=data or None, equal_axes=equal_axes)
+                         data=data or None, equal_axes=equal_axes,
+                         order=(ctypes.c_uint32 * len(order))(*order) if order else None)
         index = ctypes.c_uint32()
         self._check(self._library.pawl_tensor_add(self._handle, ctypes.byref(tensor), ctypes.byref(index)))
         return index.value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pawl import script_exit, volatile_state
 from pawl.errors import Refused
-from pawl.protect import Held, Protected, Unchanged, dtype_number, storage_order
+from pawl.protect import Held, Protected, Unchanged, dtype_number, memory_order
 
 if TYPE_CHECKING:
     from pawl._library import Trainer
@@ -75,15 +75,15 @@ class DeclaredState:
         self._protected.declared(self.held)
         meshes: dict[Any, int] = {None: self._trainer.mesh_add("data", [("dp", self._protected.world)])}
         for held in self.held:
-            view = storage_order(held.memory)
-            number = dtype_number(held.memory)
-            assert view is not None and number is not None  # what has none is refused before
+            memory = held.memory
+            order, number = memory_order(memory), dtype_number(memory)
+            assert order is not None and number is not None  # what has none is refused before
             axes = held.axes
             if axes is not None and axes not in meshes:
                 meshes[axes] = self._trainer.mesh_add(f"shards{len(meshes)}", axes)
-            held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(view.shape), held.address,
+            held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(memory.shape), held.address,
                                                   region=held.region, mesh=meshes[axes], placement=held.placement,
-                                                  lifetime=held.lifetime, equal_axes=held.equal_axes)
+                                                  lifetime=held.lifetime, equal_axes=held.equal_axes, order=order)
         self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say)
         self._trainer.blob_add(f"volatile/rank{self._protected.rank}", self._room, self.volatile.save_within,
                                self.volatile.load)

@@ -729,12 +729,19 @@ def _as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.detach()) if pairs else tensor
 
 
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Its dims from the slowest to the fastest, as they lie in memory, empty where that is row-major; None: there are
+    gaps."""
+    if tensor.is_contiguous():
+        return ()
+    order = sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), tensor.shape[dim] == 1, dim))
+    return tuple(order) if tensor.detach().permute(order).is_contiguous() else None
+
+
 def storage_order(tensor: torch.Tensor) -> torch.Tensor | None:
     """The same elements as a contiguous view, dims in the order in which they lie in memory; None: there are gaps."""
-    tensor = tensor.detach()
-    order = sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), tensor.shape[dim] == 1, dim))
-    view = tensor if tensor.is_contiguous() else tensor.permute(order)
-    return view if view.is_contiguous() else None
+    order = memory_order(tensor)
+    return None if order is None else tensor.detach().permute(order) if order else tensor.detach()
 
 
 def refuse_unprotectable(name: str, tensor: torch.Tensor, world: int) -> None:

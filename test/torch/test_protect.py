@@ -152,6 +152,24 @@ class HeldTest(unittest.TestCase):
         self.assertEqual((5, 3, 3, 3), tuple(convolution.weight.shape))
         self.assertTrue(view.is_contiguous())
         self.assertEqual(convolution.weight.data_ptr(), view.data_ptr())
+        self.assertEqual((0, 2, 3, 1), protect.memory_order(convolution.weight))
+        rows = torch.zeros(3, 4)
+        self.assertEqual([(), (1, 0), (), None],
+                         [protect.memory_order(each) for each in (rows, rows.T, rows[:1].T, rows[:, ::2])])
+
+    def test_shapes_are_declared_as_the_model_has_them(self):
+        model = nn.Sequential(nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last), nn.Flatten())
+        model.register_buffer("waves", torch.zeros(2, 3, dtype=torch.complex64).T)
+        protected = protect.Protected(0, 1)
+        protected.add([model, torch.optim.SGD(model.parameters(), 0.1)], None)
+        trainer = mock.Mock()
+        state = declared_state.DeclaredState(trainer, protected, mock.Mock(), 100, list)
+        with one_process_group():
+            state.seal(mock.Mock())
+        said = {call.args[0].partition("/")[0]: (call.args[3], call.kwargs["order"])
+                for call in trainer.tensor_add.call_args_list}
+        self.assertEqual({"0.weight": ((5, 3, 3, 3), (0, 2, 3, 1)), "0.bias": ((5,), ()),
+                          "waves": ((3, 2, 2), (1, 0, 2))}, said)
 
     def test_what_changed_is_named(self):
         model = small()

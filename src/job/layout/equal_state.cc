@@ -49,8 +49,11 @@ std::uint64_t end_of(const LayoutEntry& entry) {
 }
 
 std::string line_of(const LayoutEntry& entry) {
-  return text(entry.name, '\t', entry.role, '\t', name_of(entry.dtype), '\t', text_of(entry.shape), '\t',
-              text_of(begin_of(entry.box)), '\t', text_of(shape_of(entry.box)), '\n');
+  std::string line = text(entry.name, '\t', entry.role, '\t', name_of(entry.dtype), '\t', text_of(entry.shape), '\t',
+                          text_of(begin_of(entry.box)), '\t', text_of(shape_of(entry.box)));
+  for (const std::uint32_t dimension : entry.order)
+    line += text('\t', dimension);  // equal boxes: equal bytes only if so
+  return line + '\n';
 }
 
 // Runs of entries with nothing else between them, the longest ones, in ascending order.

@@ -104,6 +104,19 @@ TEST(EqualState, OfManyRunsTheLongestCount) {
   EXPECT_EQ(states[0].extents.front().extent.end - states[0].extents.front().extent.begin, 64u * 5);
 }
 
+TEST(EqualState, BytesInAnotherOrderAreOthers) {
+  const auto digest_of_order = [](std::vector<std::uint32_t> order) {
+    LayoutEntry entry = tensor("a", 16, 1);
+    entry.shape = {4, 4};
+    entry.box = whole_box(entry.shape);
+    entry.order = std::move(order);
+    return equal_state_of(layout_of({"m", {{"dp", 2}}}, {entry}, 2), Seat(0))[0];
+  };
+  EXPECT_NE(digest_of_order({}).digest, digest_of_order({1, 0}).digest);
+  EXPECT_NE(digest_of_order({}).extents[0].digest, digest_of_order({1, 0}).extents[0].digest);
+  EXPECT_EQ(digest_of_order({}).digest, digest_of_order({0, 1}).digest);
+}
+
 TEST(Layout, SaysAlongWhichAxesAnEntryIsEqual) {
   const SeatLayout layout = layout_of({"m", {{"dp", 2}, {"tp", 2}}}, {tensor("a", 16, 1), tensor("b", 16, 0)}, 4);
   const std::string text = text_of(layout);

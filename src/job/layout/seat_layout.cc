@@ -18,6 +18,13 @@ std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kEntryAlignment - 1) / kEntryAlignment * kEntryAlignment;
 }
 
+// "0,2,3,1"
+std::string numbers_of(const std::vector<std::uint32_t>& numbers) {
+  std::string out;
+  for (const std::uint32_t number : numbers) out += text(out.empty() ? "" : ",", number);
+  return out;
+}
+
 std::string label_of(const LayoutEntry& entry) {
   return text("tensor ", entry.name, " (", entry.role, ")");
 }
@@ -35,6 +42,15 @@ bool is_blob(const LayoutEntry& entry) {
   return entry.mesh == kNoMesh && entry.role == "blob";
 }
 
+bool is_permutation_of(const std::vector<std::uint32_t>& order, std::size_t dimensions) {
+  std::uint64_t seen = 0;
+  for (const std::uint32_t dimension : order) {
+    if (dimension >= dimensions || (seen >> dimension & 1) != 0) return false;
+    seen |= std::uint64_t{1} << dimension;
+  }
+  return order.size() == dimensions;
+}
+
 Status check_entry(const LayoutEntry& entry, const std::vector<Mesh>& meshes) {
   if (!is_captured(entry.dtype)) return Error{Code::invalid, text("elements of ", name_of(entry.dtype))};
   if (!is_blob(entry) && entry.mesh >= meshes.size()) return Error{Code::invalid, text("no mesh ", entry.mesh)};
@@ -42,6 +58,9 @@ Status check_entry(const LayoutEntry& entry, const std::vector<Mesh>& meshes) {
     return Error{Code::invalid,
                  text("replicated, but its box ", text_of(entry.box), " is not all of ", text_of(entry.shape))};
   }
+  if (!entry.order.empty() && !is_permutation_of(entry.order, entry.box.dimensions))
+    return Error{Code::invalid, text("its order ", numbers_of(entry.order), " is no permutation of ",
+                                     entry.box.dimensions, " dimensions")};
   if (entry.equal_axes == 0) return {};
   if (entry.lifetime != Lifetime::stable)
     return Error{Code::invalid, "equal along an axis, but not stable: only the seat itself can prove such state"};
@@ -61,6 +80,11 @@ std::string mesh_text(std::uint32_t mesh) {
 // A column of its own, which entries that are declared equal along no axis have not got.
 std::string equal_text(const LayoutEntry& entry) {
   return entry.equal_axes == 0 ? "" : text("\tequal ", entry.equal_axes);
+}
+
+// Likewise of those that are not row-major.
+std::string order_text(const LayoutEntry& entry) {
+  return entry.order.empty() ? "" : text("\torder ", numbers_of(entry.order));
 }
 
 void append_meshes(std::string& out, const SeatLayout& layout) {
@@ -124,9 +148,26 @@ std::optional<Enum> one_named(std::string_view name, std::initializer_list<Enum>
   return std::nullopt;
 }
 
+bool parse_order(std::string_view rest, std::vector<std::uint32_t>& order) {
+  while (order.size() < kDimensionsMax) {
+    const std::size_t comma = rest.find(',');
+    if (!parse_number(rest.substr(0, comma), order.emplace_back())) return false;
+    if (comma == std::string_view::npos) return true;
+    rest.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+bool parse_option(std::string_view column, LayoutEntry& entry) {
+  constexpr std::string_view kEqual = "equal ";
+  constexpr std::string_view kOrder = "order ";
+  if (column.starts_with(kEqual)) return parse_number(column.substr(kEqual.size()), entry.equal_axes);
+  return column.starts_with(kOrder) && entry.order.empty() && parse_order(column.substr(kOrder.size()), entry.order);
+}
+
 Result<LayoutEntry> parse_entry(const Lines& lines) {
   const auto& columns = lines.columns();
-  if (columns.size() != 12 && columns.size() != 13) return lines.wrong(text(columns.size(), " columns, not 12 or 13"));
+  if (columns.size() < 12 || columns.size() > 14) return lines.wrong(text(columns.size(), " columns, not 12 to 14"));
   LayoutEntry entry;
   entry.name = columns[1];
   entry.role = columns[2];
@@ -144,10 +185,9 @@ Result<LayoutEntry> parse_entry(const Lines& lines) {
   if (!box) return lines.wrong(text(label_of(entry), ": ", box.error().what));
   entry.box = *box;
   if (columns[7] != "-" && !parse_number(columns[7], entry.mesh)) return lines.wrong("a mesh's index");
-  constexpr std::string_view kEqual = "equal ";
-  if (columns.size() == 13 &&
-      (!columns[12].starts_with(kEqual) || !parse_number(columns[12].substr(kEqual.size()), entry.equal_axes)))
-    return lines.wrong("the axes along which it is equal");
+  for (std::size_t i = 12; i < columns.size(); ++i) {
+    if (!parse_option(columns[i], entry)) return lines.wrong("neither the axes along which it is equal nor its order");
+  }
   return entry;  // columns 10 and 11 follow from the rest; parse_layout compares the whole text
 }
 
@@ -167,6 +207,18 @@ std::string_view name_of(Lifetime lifetime) {
       return "derived";
   }
   return "derived";
+}
+
+std::vector<std::uint32_t> canonical_order(const std::vector<std::uint32_t>& order, const Box& box) {
+  std::vector<std::uint32_t> long_ones;
+  for (const std::uint32_t dimension : order)
+    if (box.size[dimension] != 1) long_ones.push_back(dimension);
+  if (std::ranges::is_sorted(long_ones) || volume(box) == 0) return {};
+  std::vector<std::uint32_t> canonical;
+  for (std::uint32_t dimension = 0; dimension < box.dimensions; ++dimension)
+    if (box.size[dimension] == 1) canonical.push_back(dimension);
+  canonical.insert(canonical.end(), long_ones.begin(), long_ones.end());
+  return canonical;
 }
 
 Result<std::uint32_t> LayoutBuilder::add_mesh(Mesh mesh) {
@@ -192,6 +244,7 @@ Result<std::uint32_t> LayoutBuilder::add(LayoutEntry entry) {
     return Error{Code::invalid, label_of(entry) + " is declared twice"};
   }
   entry.bytes = *bytes;
+  entry.order = canonical_order(entry.order, entry.box);
   entry.payload_offset = kNotCaptured;
   layout_.entries.push_back(std::move(entry));
   return static_cast<std::uint32_t>(layout_.entries.size() - 1);
@@ -234,7 +287,7 @@ std::string text_of(const SeatLayout& layout) {
     out += text("tensor\t", e.name, '\t', e.role, '\t', name_of(e.dtype), '\t', text_of(e.shape), '\t',
                 text_of(begin_of(e.box)), '\t', text_of(shape_of(e.box)), '\t', mesh_text(e.mesh), '\t',
                 name_of(e.placement), '\t', name_of(e.lifetime), '\t', offset_text(e.payload_offset), '\t', e.bytes,
-                equal_text(e), '\n');
+                equal_text(e), order_text(e), '\n');
   }
   return out;
 }
@@ -287,7 +340,7 @@ std::string shared_text(const SeatLayout& layout) {
   for (const LayoutEntry& e : layout.entries) {
     if (e.placement != TensorPlacement::replicate) continue;
     out += text("tensor\t", e.name, '\t', e.role, '\t', text_of(e.shape), '\t', name_of(e.dtype), '\t',
-                name_of(e.lifetime), "\tmesh ", mesh_text(e.mesh), '\n');
+                name_of(e.lifetime), "\tmesh ", mesh_text(e.mesh), order_text(e), '\n');
   }
   return out;
 }

@@ -43,6 +43,9 @@ struct LayoutEntry {
   TensorPlacement placement = TensorPlacement::replicate;
   Lifetime lifetime = Lifetime::stable;
   std::uint64_t equal_axes = 0;  // bit i: the box and its bytes are equal along axis i of the mesh; of stable ones only
+  // How the box lies in memory, dense: its dimensions from the one whose stride is greatest to the one that runs fastest. Empty:
+  // row-major. Of what is the same memory LayoutBuilder::add keeps one form (canonical_order).
+  std::vector<std::uint32_t> order;
   std::uint64_t payload_offset = kNotCaptured;  // set by LayoutBuilder::build
   std::uint64_t bytes = 0;                      // of the box; set by LayoutBuilder::add
   bool operator==(const LayoutEntry&) const = default;
@@ -56,6 +59,10 @@ struct SeatLayout {
   std::uint64_t payload_bytes = 0;
   bool operator==(const SeatLayout&) const = default;
 };
+
+// The one form of all orders that mean the same memory: dimensions of extent 1 come first, in ascending order, and what is
+// row-major without them is empty. `order` is a permutation of the box's dimensions, or empty.
+[[nodiscard]] std::vector<std::uint32_t> canonical_order(const std::vector<std::uint32_t>& order, const Box& box);
 
 class LayoutBuilder {
  public:

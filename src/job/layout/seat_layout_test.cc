@@ -105,6 +105,74 @@ TEST(Layout, WhatIsEqualElsewhereIsNoPartOfTheState) {
   EXPECT_EQ(shared_text(built(1)), shared_text(built(0)));
 }
 
+LayoutEntry ordered(Shape shape, std::vector<std::uint32_t> order) {
+  LayoutEntry entry = entry_of("w", "weight", std::move(shape));
+  entry.order = std::move(order);
+  return entry;
+}
+
+SeatLayout layout_of(LayoutEntry entry) {
+  LayoutBuilder builder = builder_of_four();
+  EXPECT_TRUE(builder.add(std::move(entry)));
+  return *builder.build();
+}
+
+TEST(Layout, SaysInWhichOrderDimensionsLieInMemory) {
+  LayoutEntry entry = ordered({2, 3, 4, 5}, {0, 2, 3, 1});
+  entry.equal_axes = 1;
+  const SeatLayout layout = layout_of(entry);
+  const std::string text = text_of(layout);
+  EXPECT_NE(text.find("\t0\t480\tequal 1\torder 0,2,3,1\n"), std::string::npos) << text;
+  const auto parsed = parse_layout(text);
+  ASSERT_TRUE(parsed) << parsed.error().what;
+  EXPECT_EQ(*parsed, layout);
+  EXPECT_EQ(parsed->entries[0].order, (std::vector<std::uint32_t>{0, 2, 3, 1}));
+  for (const char* const odd :
+       {"order 0,2,3", "order 0,2,3,3", "order 0,2,3,4", "order 0,1,2,3", "order 0,2,3,1,", "order ", "order 00,2,3,1",
+        "order 0,2,3,1,4,5,6,7,8", "order 0,2,3,1\torder 0,2,3,1", "row 1"}) {
+    std::string changed = text;
+    changed.replace(changed.find("order 0,2,3,1"), 13, odd);
+    const auto refused = parse_layout(changed);
+    ASSERT_FALSE(refused) << odd;
+    EXPECT_EQ(refused.error().code, Code::corrupt);
+  }
+  std::string swapped = text;
+  swapped.replace(swapped.find("equal 1\torder 0,2,3,1"), 21, "order 0,2,3,1\tequal 1");
+  EXPECT_FALSE(parse_layout(swapped));
+}
+
+TEST(Layout, OneMemoryHasOneOrder) {
+  const auto order_of = [](Shape shape, std::vector<std::uint32_t> order) {
+    return layout_of(ordered(std::move(shape), std::move(order))).entries[0].order;
+  };
+  using Order = std::vector<std::uint32_t>;
+  EXPECT_EQ(order_of({2, 3}, {0, 1}), Order{});
+  EXPECT_EQ(order_of({2, 3}, {1, 0}), (Order{1, 0}));
+  EXPECT_EQ(order_of({1, 3}, {1, 0}), Order{}) << "a row is a column";
+  EXPECT_EQ(order_of({2, 3, 1, 1}, {0, 2, 3, 1}), Order{});
+  EXPECT_EQ(order_of({1, 3, 4, 5}, {2, 0, 3, 1}), order_of({1, 3, 4, 5}, {0, 2, 3, 1}));
+  EXPECT_EQ(order_of({2, 1, 4, 5}, {2, 3, 0, 1}), (Order{1, 2, 3, 0}));
+  EXPECT_EQ(canonical_order({1, 0}, whole_box({0, 3})), Order{}) << "nothing lies anywhere";
+  LayoutEntry shard = shard_of("w", "exp_avg", {4, 6}, {2, 0}, {1, 6});  // the box decides, not the tensor
+  shard.order = {1, 0};
+  EXPECT_EQ(layout_of(shard).entries[0].order, Order{});
+}
+
+TEST(Layout, OrderIsAPartOfTheState) {
+  const SeatLayout rows = layout_of(ordered({2, 3}, {})), columns = layout_of(ordered({2, 3}, {1, 0}));
+  EXPECT_FALSE(have_same_state(rows, columns));
+  EXPECT_TRUE(have_same_state(columns, columns));
+  EXPECT_EQ(first_differences(shared_text(rows), shared_text(columns)),
+            std::vector<std::string>{
+                "tensor w (weight): [2,3] float32 stable mesh 0 here, [2,3] float32 stable mesh 0 order 1,0 "
+                "there"});
+  LayoutBuilder builder = builder_of_four();
+  EXPECT_FALSE(builder.add(ordered({2, 3}, {0})));
+  EXPECT_FALSE(builder.add(ordered({2, 3}, {0, 0})));
+  EXPECT_FALSE(builder.add(ordered({2, 3}, {0, 2})));
+  EXPECT_FALSE(builder.add(ordered({}, {0})));
+}
+
 TEST(Layout, CapacityOfBlobsMayDiffer) {
   const auto built = [](std::uint64_t capacity, const char* blob = "sampler", const char* role = "weight") {
     LayoutBuilder builder = builder_of_four();

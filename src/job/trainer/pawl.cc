@@ -126,7 +126,6 @@ const char* unsupported_field(const pawl_tensor& tensor) {
   if (tensor.unit != nullptr) return "unit";
   if (tensor.logical_dimension_count != 0) return "logical_dimension_count";
   if (tensor.logical_shape != nullptr) return "logical_shape";
-  if (tensor.logical_order != nullptr) return "logical_order";
   return nullptr;
 }
 
@@ -161,6 +160,7 @@ Result<pawl::job::LayoutEntry> entry_of(const pawl_tensor& tensor) {
   entry.placement = static_cast<pawl::job::TensorPlacement>(tensor.placement);
   entry.lifetime = static_cast<pawl::job::Lifetime>(tensor.lifetime);
   entry.equal_axes = tensor.equal_axes;
+  if (tensor.order != nullptr) entry.order.assign(tensor.order, tensor.order + count);
   return entry;
 }
 

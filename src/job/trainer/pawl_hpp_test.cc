@@ -32,6 +32,18 @@ TEST_F(PawlHpp, StructsNeedNoInitialiser) {
   EXPECT_EQ(trainer.event_next(&event), Status::timeout);
 }
 
+TEST_F(PawlHpp, ListsOfATensorHaveItsLength) {
+  ASSERT_EQ(trainer.recover_join(nullptr), Status::ok);
+  float values[6] = {};
+  pawl::TensorOptions options = pawl::replicated("weight");
+  options.order = {1, 0};
+  EXPECT_EQ(trainer.tensor_add("w", values, {2, 3}, options), Status::ok);
+  EXPECT_EQ(trainer.tensor_add("w", values, {1, 2, 3}, options), Status::invalid);
+  options.order = {};
+  options.begin = {0};
+  EXPECT_EQ(trainer.tensor_add("w", values, {2, 3}, options), Status::invalid);
+}
+
 TEST_F(PawlHpp, ValuesOfAnyLengthAreRead) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{4096}, std::size_t{4097}, std::size_t{16} << 20}) {
     const std::string value(size, 'v');

@@ -796,10 +796,36 @@ TEST_F(Pawl, StructsOfOtherVersionsAreReadByTheirSize) {
   newer.tensor = PAWL_TENSOR_INIT;
   newer.tensor.logical_shape = &world;
   refused("logical_shape is not supported yet");
-  newer.tensor = PAWL_TENSOR_INIT;
-  const std::uint32_t order = 0;
-  newer.tensor.logical_order = &order;
-  refused("logical_order is not supported yet");
+}
+
+TEST_F(Pawl, ATensorMayLieInAnotherOrder) {
+  ASSERT_EQ(training.attach(directory.socket()), PAWL_OK);
+  ASSERT_EQ(pawl_recover_join(training.t, &training.seat), PAWL_OK);
+  const char* axis = "dp";
+  const std::uint64_t world = training.seat.world;
+  ASSERT_EQ(pawl_mesh_add(training.t, "data", &axis, &world, 1, nullptr), PAWL_OK);
+  const std::uint64_t shape[] = {2, 3};
+  float values[6] = {};
+  const std::uint32_t transposed[] = {1, 0}, twice[] = {1, 1}, beyond[] = {2, 0};
+  pawl_tensor tensor = PAWL_TENSOR_INIT;
+  tensor.name = "w";
+  tensor.role = "weight";
+  tensor.dimension_count = 2;
+  tensor.shape = shape;
+  tensor.data = values;
+  for (const std::uint32_t* const wrong : {twice, beyond}) {
+    tensor.order = wrong;
+    EXPECT_EQ(pawl_tensor_add(training.t, &tensor, nullptr), PAWL_INVALID);
+    EXPECT_NE(std::string(pawl_error(training.t)).find("is no permutation of 2 dimensions"), std::string::npos)
+        << pawl_error(training.t);
+  }
+  tensor.order = transposed;
+  EXPECT_EQ(pawl_tensor_add(training.t, &tensor, nullptr), PAWL_OK) << pawl_error(training.t);
+  tensor.name = "older";  // whose pawl.h ends before it
+  tensor.struct_size = offsetof(pawl_tensor, order);
+  tensor.order = twice;
+  EXPECT_EQ(pawl_tensor_add(training.t, &tensor, nullptr), PAWL_OK) << pawl_error(training.t);
+  ASSERT_EQ(pawl_layout_seal(training.t), PAWL_OK) << pawl_error(training.t);
 }
 
 // NULL begins at 0; NULL ends with the tensor.
