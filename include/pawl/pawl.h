@@ -123,7 +123,10 @@ typedef enum pawl_dtype {
   PAWL_UINT16 = 9,
   PAWL_UINT32 = 10,
   PAWL_UINT64 = 11,
-  PAWL_BOOL = 12
+  PAWL_BOOL = 12,
+  PAWL_COMPLEX32 = 13, /* pairs of two halves, of two floats, of two doubles */
+  PAWL_COMPLEX64 = 14,
+  PAWL_COMPLEX128 = 15
 } pawl_dtype;
 
 /* When a tensor changes, hence when it is copied. */
@@ -286,7 +289,10 @@ PAWL_API pawl_status pawl_tensor_rebind(pawl_trainer* trainer, uint32_t id, void
 /* Declares volatile state that callbacks write and read: pawl calls `save` in pawl_step_begin and `load` in
  * pawl_restore, on the training thread. `capacity`: the most bytes that it needs. If a snapshot is restored, the blob
  * has the capacity that the snapshot's layout has, however large `capacity` is here; `save` is told it. The callbacks
- * and `context` must stay valid until pawl_detach. Before pawl_layout_seal. */
+ * and `context` must stay valid until pawl_detach. Before pawl_layout_seal.
+ * What a blob of the name "values.json" holds becomes the values and aliases of the checkpoints that pawld writes to storage;
+ * one seat declares it. It is a JSON object: {"values": ANY, "aliases": {NAME: KEPT}}. An alias is one more name of a tied
+ * tensor, which is declared once, as KEPT. Without such a blob these checkpoints have neither. */
 PAWL_API pawl_status pawl_blob_add(pawl_trainer* trainer, const char* name, size_t capacity, pawl_blob_save save,
                                    pawl_blob_load load, void* context);
 /* Ends the declarations: compares them with those of the other seats and allocates the arena. PAWL_INVALID: replicated

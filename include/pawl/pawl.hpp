@@ -35,6 +35,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -129,6 +130,10 @@ template <class T>
   } else if constexpr (std::is_same_v<Value, bool>) {
     static_assert(sizeof(bool) == 1, "PAWL_BOOL is one byte");
     return PAWL_BOOL;
+  } else if constexpr (std::is_same_v<Value, std::complex<float>>) {
+    return PAWL_COMPLEX64;
+  } else if constexpr (std::is_same_v<Value, std::complex<double>>) {
+    return PAWL_COMPLEX128;
   } else {
     static_assert(std::is_integral_v<Value> && sizeof(Value) <= 8, "no pawl_dtype for this type");
     constexpr bool is_signed = std::is_signed_v<Value>;

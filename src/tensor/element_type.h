@@ -1,6 +1,6 @@
 // ElementType: what one element of a tensor is: every type that torch or safetensors can write.
 //
-// The first thirteen have the numbers of pawl_dtype (include/pawl/pawl.h): a running job can capture and restore them.
+// The first sixteen have the numbers of pawl_dtype (include/pawl/pawl.h): a running job can capture and restore them.
 // The others only appear in files: pawl copies and counts them, without arithmetic. Pure.
 #pragma once
 
@@ -23,10 +23,10 @@ enum class ElementType : std::uint8_t {
   uint16,
   uint32,
   uint64,
-  boolean = 12,  // the last one that can be captured
+  boolean = 12,
   complex32,
   complex64,
-  complex128,
+  complex128 = 15,  // the last one that can be captured
   float8_e4m3fn,
   float8_e5m2,
   float8_e4m3fnuz,
@@ -48,7 +48,7 @@ enum class ElementType : std::uint8_t {
   quint2x4,
 };
 inline constexpr std::uint32_t kElementTypeCount = 35;
-inline constexpr std::uint32_t kCapturedTypeCount = 13;
+inline constexpr std::uint32_t kCapturedTypeCount = 16;
 
 [[nodiscard]] std::string_view name_of(ElementType type);  // torch's name: "float8_e4m3fn"; "bool"
 [[nodiscard]] std::uint32_t size_bits(ElementType type);   // of one element; 4 and 6 where elements are packed

@@ -20,15 +20,17 @@ TEST(ElementTypeTest, HasTheNumbersOfTheCInterface) {
   EXPECT_EQ(captured_type_numbered(PAWL_UINT8), ElementType::uint8);
   EXPECT_EQ(captured_type_numbered(PAWL_UINT64), ElementType::uint64);
   EXPECT_EQ(captured_type_numbered(PAWL_BOOL), ElementType::boolean);
-  EXPECT_EQ(captured_type_numbered(13), std::nullopt);
+  EXPECT_EQ(captured_type_numbered(PAWL_COMPLEX32), ElementType::complex32);
+  EXPECT_EQ(captured_type_numbered(PAWL_COMPLEX128), ElementType::complex128);
+  EXPECT_EQ(captured_type_numbered(16), std::nullopt);
 }
 
 TEST(ElementTypeTest, NamesAndSizes) {
   for (std::uint32_t i = 0; i < kCapturedTypeCount; ++i)
     EXPECT_EQ(captured_type_named(name_of(static_cast<ElementType>(i))), static_cast<ElementType>(i));
   EXPECT_EQ(captured_type_named("float31"), std::nullopt);
-  EXPECT_EQ(captured_type_named("complex64"), std::nullopt);
-  EXPECT_FALSE(is_captured(ElementType::complex32));
+  EXPECT_EQ(captured_type_named("float8_e4m3fn"), std::nullopt);
+  EXPECT_FALSE(is_captured(ElementType::float8_e4m3fn));
   EXPECT_EQ(size_bits(ElementType::bfloat16), 16u);
   EXPECT_EQ(size_bits(ElementType::uint64), 64u);
   EXPECT_EQ(size_bits(ElementType::boolean), 8u);

@@ -31,6 +31,8 @@ enum class Lifetime : std::uint8_t { stable = 0, volatile_ = 1, derived = 2 };
 inline constexpr std::uint32_t kNoMesh = ~0u;                     // of blobs
 inline constexpr std::uint64_t kNotCaptured = ~std::uint64_t{0};  // offset of derived entries
 inline constexpr std::uint64_t kEntryAlignment = 64;
+// The blob that becomes the values and aliases of a checkpoint: {"values": ANY, "aliases": {NAME: KEPT}}, as pawl.h has it.
+inline constexpr std::string_view kValuesBlob = "values.json";
 inline constexpr std::uint64_t kBlobHeaderBytes = 8;  // u64: how many of the bytes after it count
 
 struct LayoutEntry {

@@ -39,6 +39,9 @@ TEST_F(PawlHpp, ListsOfATensorHaveItsLength) {
   options.order = {1, 0};
   EXPECT_EQ(trainer.tensor_add("w", values, {2, 3}, options), Status::ok);
   EXPECT_EQ(trainer.tensor_add("w", values, {1, 2, 3}, options), Status::invalid);
+  std::complex<double> wave = 0;
+  EXPECT_EQ(pawl::dtype_of<std::complex<double>>(), PAWL_COMPLEX128);
+  EXPECT_EQ(trainer.tensor_add("wave", &wave, {}), Status::ok);
   options.order = {};
   options.begin = {0};
   EXPECT_EQ(trainer.tensor_add("w", values, {2, 3}, options), Status::invalid);
