@@ -59,7 +59,7 @@ class CapturedSteps:
         """Of the last step that is done, unless it has one or was restored. `last`: no step follows."""
         if not self.due or not self._state.sealed:
             return
-        self._state.ending(last)
+        self._state.about_to_open(last)
         self._state.check_unchanged()
         left = None if last else self._protected.carried_gradient(self._done())
         if left is not None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pawl import script_exit, volatile_state
+from pawl import checkpoint_values, script_exit, sharded, volatile_state
+from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
+from pawl.optimizer_numbers import OptimizerNumbers
 from pawl.protect import Held, Protected, Unchanged, dtype_number, memory_order
 
 if TYPE_CHECKING:
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
 
 class DeclaredState:
     def __init__(self, trainer: Trainer, protected: Protected, windows: Windows, room: int,
-                 own_parts: Callable[[], list[volatile_state.Part]]) -> None:
-        """`room`: the least bytes for the blob. `own_parts`: pawl's own, which the blob begins with."""
+                 own_parts: Callable[[], list[volatile_state.Part]], done: Callable[[], int]) -> None:
+        """`room`: the least bytes for the blob. `own_parts`: pawl's own, which the blob begins with. `done`: the last
+        step that is done."""
         self._trainer, self._protected, self._windows = trainer, protected, windows
-        self._room, self._own_parts = room, own_parts
+        self._room, self._own_parts, self._done = room, own_parts, done
         self._unchanged: Unchanged | None = None
+        self._numbers: OptimizerNumbers | None = None
         self.volatile: volatile_state.VolatileState | None = None
         self.held: list[Held] = []
         self.declared = self.sealed = False
@@ -63,10 +67,12 @@ class DeclaredState:
         for held in self._unchanged.moved():
             self._trainer.tensor_rebind(held.index, held.address)
 
-    def ending(self, last: bool) -> None:
-        """Whether the window that is about to be opened is the last one."""
+    def about_to_open(self, last: bool) -> None:
+        """A window, of the state as it is now. `last`: no step follows."""
         assert self.volatile is not None
         self.volatile.ending = last
+        if self._numbers is not None:
+            self._numbers.update()
 
     def _declare(self) -> None:
         self._protected.refuse_hooks()  # of hooks that came later
@@ -75,7 +81,7 @@ class DeclaredState:
         self._protected.declared(self.held)
         meshes: dict[Any, int] = {None: self._trainer.mesh_add("data", [("dp", self._protected.world)])}
         for held in self.held:
-            memory = held.memory
+            memory = sharded.memory_of(held.tensor)
             order, number = memory_order(memory), dtype_number(memory)
             assert order is not None and number is not None  # what has none is refused before
             axes = held.axes
@@ -87,6 +93,19 @@ class DeclaredState:
         self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say)
         self._trainer.blob_add(f"volatile/rank{self._protected.rank}", self._room, self.volatile.save_within,
                                self.volatile.load)
+        if checkpoint_values.are_wanted():
+            self._declare_numbers(meshes[None])
+        if checkpoint_values.are_wanted() and self._protected.rank == 0:
+            values = checkpoint_values.CheckpointValues(self._protected, self._done, script_exit.say)
+            self._trainer.blob_add(checkpoint_values.BLOB, values.room(), values.save_within, values.load)
         self._windows.declare(self.held)
         self._unchanged = Unchanged(self._protected, self.held)
         self.declared = True
+
+    def _declare_numbers(self, mesh: int) -> None:
+        self._numbers = OptimizerNumbers(self._protected)
+        for each in self._numbers.held:
+            number = dtype_number(each.tensor)
+            assert number is not None
+            self._trainer.tensor_add(each.name, each.role, number, (), each.tensor.data_ptr(), mesh=mesh,
+                                     placement=Placement.UNIQUE, lifetime=Lifetime.VOLATILE)

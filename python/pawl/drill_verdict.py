@@ -27,7 +27,7 @@ Unprotected = tuple[str, str, str, str]  # kind, digest, shown, owner (unprotect
 Found = tuple[str, str, tuple[str, ...]]  # of a Difference: what, detail, names
 _SETTING = re.compile(r"(?P<optimizer>.+)\['groups'\]\[\d+\]\[\d+\]\['(?P<key>\w+)'\].*")
 _OF_TENSOR = re.compile(r"(?P<name>.+) \((?P<role>\w+)\)")
-_OPTIMIZER_STATE = re.compile(r".+ \((?!weight\)|buffer\))\w+\)")
+_OPTIMIZER_STATE = re.compile(r".+ \((?!weight\)|buffer\)|nonpersistent_buffer\))\w+\)")
 _STATE = re.compile(r"state\d+(\['(?:whole|variables)'\])?")  # what job.protect(state=) was given
 _KINDS_INSIDE = re.compile(r"\['(?:dict|OrderedDict|Counter|list|plain list|value|object|set|tensor|array|same)'\]"
                            r"|\['(?:attributes|deque)'\]\[1\]")
@@ -265,9 +265,9 @@ def described(name: str) -> str:
     if setting is not None:
         return f"`{setting['key']}` of `{setting['optimizer']}`"
     if role is not None:
-        tensor = re.sub(r"/rank\d+$", "", role["name"])
-        return (f"{role['role']} `{tensor}`" if role["role"] in ("weight", "buffer")
-                else f"optimizer state `{role['role']}` of `{tensor}`")
+        word = role["role"].removeprefix("nonpersistent_")
+        return (f"{word} `{role['name']}`" if word in ("weight", "buffer")
+                else f"optimizer state `{word}` of `{role['name']}`")
     path = _KINDS_INSIDE.sub("", name[state.end():] if state is not None else name)
     path = re.sub(r"^\['(\w+)'\]", r"\1", path)
     return f"`{path or name}`"

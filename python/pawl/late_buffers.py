@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class Held(Protocol):
     """What has a place in the layout (protect.py)."""
 
-    role: str
     tensor: torch.Tensor
+
+    @property
+    def is_buffer(self) -> bool: ...
 
 
 class LateBuffers:
@@ -34,7 +36,7 @@ class LateBuffers:
 
     def declared(self, held: Sequence[Held]) -> None:
         """What is there now is in the layout."""
-        known = {id(each.tensor): each for each in held if each.role == "buffer"}
+        known = {id(each.tensor): each for each in held if each.is_buffer}
         self._early = [(path, each, {key: known.get(id(buffer)) for key, buffer in each._buffers.items()})
                        for path, each in self._module.named_modules() if isinstance(each._buffers, dict)]
 

@@ -65,7 +65,8 @@ class ManagedJob(Job):
         self._losses = Losses(trainer)
         self._acts = CommitActs(self._after_commit)
         windows = Windows(trainer, script_exit.say)
-        self._state = DeclaredState(trainer, self._protected, windows, state_bytes, self._own_parts)
+        self._state = DeclaredState(trainer, self._protected, windows, state_bytes, self._own_parts,
+                                    lambda: self._done)
         warns = on_mismatch == "warn" or drill_record.recording  # a drill compares by itself
         replicas = Replicas(self._protected, trainer, script_exit.say, warns)
         self._captured = CapturedSteps(self._protected, self._state, windows, self._losses, replicas,

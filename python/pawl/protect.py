@@ -1,6 +1,7 @@
 """What is protected: every tensor by name and role, how it lies on the ranks, and when it changes.
 
-Names are the parameters' own; a role is `weight`, `buffer`, or the key of the optimizer's state. Under DDP, and in
+Names and roles are those of pawl.torch.layout_of(), and so of the checkpoints that pawl.torch.save() writes; those have
+nothing of the role `nonpersistent_buffer`. Under DDP, and in
 plain modules, weights and optimizer state are replicated; a ZeroRedundancyOptimizer's state is unique to the rank that
 owns the partition, and what FSDP2 or tensor parallelism has cut is unique to each rank, with its region (sharded.py);
 buffers are each rank's own. What DDP keeps equal on all ranks is marked so, and nothing else is. What can't be
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pawl import compiling, cut_modules, devices, loaders, made_ddp, reducers, sharded, volatile_state
+from pawl import compiling, cut_modules, devices, extra_state, loaders, made_ddp, reducers, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.late_buffers import LateBuffers, outgrew
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 INSIDE_MAX, ELEMENTS_MAX = 3, 256  # how deep, and at how many things, it is looked for schedulers
 STEPS_BEFORE_SEAL = 2  # DDP lays its buckets anew in the second one
+BUFFER, NONPERSISTENT_BUFFER = "buffer", "nonpersistent_buffer"
 
 
 @dataclass
@@ -52,6 +54,10 @@ class Held:
     equal_axes: int = 0                             # bit i: every byte of it is the same along axis i of that mesh
     address: int = 0
     index: int = -1  # libpawl's
+
+    @property
+    def is_buffer(self) -> bool:
+        return self.role in (BUFFER, NONPERSISTENT_BUFFER)
 
     @property
     def memory(self) -> torch.Tensor:
@@ -76,7 +82,7 @@ class Protected:
     variables: frozenset[str] = frozenset()  # names of the loop's variables that entries of `state=` stand for
     wrappers: list[torch.nn.Module] = field(default_factory=list)  # the modules as they were handed over
     trained_without: str | None = None  # a parameter that got a gradient, and that no protected optimizer has
-    _unborn: dict[tuple[int, int], dict[Any, torch.Tensor]] = field(default_factory=dict)
+    _unborn: dict[tuple[int, int], dict[Any, Any]] = field(default_factory=dict)
     _declared: dict[tuple[int, int, Any], Held] = field(default_factory=dict)
     _trained_names: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # once the layout is made
     gradients: LeftGradients = field(default_factory=LeftGradients)
@@ -118,7 +124,7 @@ class Protected:
         shards = sharded.modules_in(module)
         if shards:
             sharded.refuse_unprovable(prefix, wrapper, module, self.world)
-        for name, tensor in [*_named_parameters(module, shards), *module.named_buffers()]:
+        for name, tensor in [*_named_parameters(module, shards), *((name, each) for name, each, _ in _buffers(module))]:
             refuse_unprotectable(prefix + name, tensor, self.world)
         self.modules.append((prefix, module))
         self.sharded += shards
@@ -130,8 +136,8 @@ class Protected:
             self.parts.append(_switches_part(prefix + "switches", shards))
         self.late_buffers.append(LateBuffers(module))
         self.parts.append(self.late_buffers[-1].part(prefix + "late_buffers"))
-        if any(type(each).get_extra_state is not _module_type().get_extra_state for each in module.modules()):
-            self.parts.append(_extra_state_part(prefix + "extra_state", module))
+        extra = extra_state.part_of(prefix + "extra_state", prefix, module)
+        self.parts += [extra] if extra is not None else []
 
     def _add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if any(optimizer is known for known in self.optimizers):
@@ -385,7 +391,7 @@ class Protected:
         self._refuse_sharded_since()
         found = [Held(name, "weight", parameter, _placement_of(parameter), Lifetime.STABLE)
                  for name, parameter in self.parameters()]
-        found += self._held_buffers()
+        found += self.buffers()
         for number, optimizer in enumerate(self.optimizers):
             found += self._held_by(number, optimizer)
         for held in found:
@@ -435,38 +441,44 @@ class Protected:
         for each in self.late_buffers:
             each.declared(held)
 
-    def _held_buffers(self) -> list[Held]:
+    def buffers(self) -> list[Held]:
+        """Each once."""
         found: dict[int, Held] = {}
         for prefix, module in self.modules:
-            for name, buffer in module.named_buffers():
-                found.setdefault(id(buffer), Held(f"{prefix}{name}/rank{self.rank}", "buffer", buffer, Placement.UNIQUE,
-                                                  Lifetime.VOLATILE))
+            for name, buffer, role in _buffers(module):
+                found.setdefault(id(buffer), Held(prefix + name, role, buffer, Placement.UNIQUE, Lifetime.VOLATILE))
         return list(found.values())
 
     def _held_by(self, number: int, optimizer: torch.optim.Optimizer) -> list[Held]:
         import torch
+        found = []
+        for name, role, parameter, key, value in self.state_of(number):
+            if isinstance(value, torch.Tensor):
+                placement = Placement.UNIQUE if is_zero(optimizer) else _placement_of(value)
+                found.append(Held(name, role, value, placement, Lifetime.STABLE, optimizer, parameter, key))
+            elif isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
+                kind = type(volatile_state.inner_optimizer(optimizer)).__name__
+                raise Refused(f"{name} ({role}): {kind} keeps a list of tensors, which can't be protected yet: use an "
+                              f"optimizer whose state is tensors")
+        return found
+
+    def state_of(self, number: int) -> Iterator[tuple[str, str, torch.Tensor, Any, Any]]:
+        """Of an optimizer, each with its parameter and its key there: name, role, parameter, key, value. Where it has
+        no state yet, zeros for what it will make."""
         names = {id(parameter): name for name, parameter in self.parameters()}
-        inner = volatile_state.inner_optimizer(optimizer)
+        inner = volatile_state.inner_optimizer(self.optimizers[number])
         places = [(group, place, p) for group in inner.param_groups for place, p in enumerate(group["params"])]
         earlier = {id(p) for other in self.optimizers[:number] for group in other.param_groups for p in group["params"]}
-        found = []
         for group, place, parameter in places:
             name = names[id(parameter)]
             values = inner.state.get(parameter, {})
             if not any(_is_tensor(value) for value in values.values()):
-                values = {**values, **self._not_yet_there(name, inner, group, place, parameter)}
+                values = {**self._not_yet_there(name, inner, group, place, parameter), **values}
             for key, value in values.items():
-                role = f"{key}.{number}" if id(parameter) in earlier else str(key)
-                if isinstance(value, torch.Tensor):
-                    placement = Placement.UNIQUE if is_zero(optimizer) else _placement_of(value)
-                    found.append(Held(name, role, value, placement, Lifetime.STABLE, optimizer, parameter, key))
-                elif isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
-                    raise Refused(f"{name} ({role}): {type(inner).__name__} keeps a list of tensors, which can't be "
-                                  f"protected yet: use an optimizer whose state is tensors")
-        return found
+                yield name, f"{key}.{number}" if id(parameter) in earlier else str(key), parameter, key, value
 
     def _not_yet_there(self, name: str, inner: Any, group: dict[str, Any], place: int,
-                       parameter: torch.Tensor) -> dict[Any, torch.Tensor]:
+                       parameter: torch.Tensor) -> dict[Any, Any]:
         """Zeros that keep the places of the state that the optimizer will make for this parameter."""
         import torch
 
@@ -478,8 +490,9 @@ class Protected:
             except Refused as refused:
                 raise Refused(f"{name} has no optimizer state after {STEPS_BEFORE_SEAL} steps, and what it will be "
                               f"can't be found out: {refused}") from None
-            self._unborn[key] = {each: torch.zeros_like(value) for each, value in made.items()
-                                 if isinstance(value, torch.Tensor)}
+            self._unborn[key] = {each: torch.zeros_like(value) if _is_tensor(value) else type(value)()
+                                 for each, value in made.items()
+                                 if _is_tensor(value) or type(value) in (bool, int, float)}
         return self._unborn[key]
 
     # The optimizers' steps.
@@ -698,7 +711,7 @@ def _named(protected: Protected, optimizer: Any) -> list[tuple[str, torch.Tensor
 
 
 def _buffer_places(protected: Protected, held: list[Held]) -> list[tuple[Held, dict[str, Any], str]]:
-    by_tensor = {id(each.tensor): each for each in held if each.role == "buffer"}
+    by_tensor = {id(each.tensor): each for each in held if each.is_buffer}
     return [(by_tensor[id(buffer)], module._buffers, key) for _, root in protected.modules for module in root.modules()
             for key, buffer in module._buffers.items() if buffer is not None and id(buffer) in by_tensor]
 
@@ -709,7 +722,8 @@ def dtype_number(tensor: torch.Tensor) -> int | None:
     """pawl_dtype; None: there is none."""
     import torch
     known = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32,
-             torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool)
+             torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex32,
+             torch.complex64, torch.complex128)
     return known.index(tensor.dtype) if tensor.dtype in known else None
 
 
@@ -750,8 +764,6 @@ def refuse_unprotectable(name: str, tensor: torch.Tensor, world: int) -> None:
     if sharded.is_dtensor(tensor):
         sharded.refuse_mesh(name, tensor.device_mesh, world)
         tensor = sharded.memory_of(tensor)
-    else:
-        tensor = _as_real(tensor)
     if sharded.is_other_kind(tensor):
         raise Refused(f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes pawl doesn't know: it can't "
                       f"be protected")
@@ -808,9 +820,34 @@ def unwrapped(module: Any, world: int) -> torch.nn.Module:
 
 def _named_parameters(module: torch.nn.Module, shards: list[Any]) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Shards, also where a step has gathered them."""
+    from pawl.torch.module_names import own_name
     gathered = sharded.gathered(shards)
     for name, parameter in module.named_parameters():
-        yield name, gathered.get(id(parameter), parameter)
+        yield own_name(module, name), gathered.get(id(parameter), parameter)
+
+
+def named_in(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """What a checkpoint has of it, each tensor under each of its names. Modules of FSDP2 have their shards."""
+    from pawl.torch.module_names import module_prefixes
+    for path, each in module_prefixes(module):
+        kept = [(key, buffer) for key, buffer in each._buffers.items() if key not in each._non_persistent_buffers_set]
+        for key, tensor in [*each._parameters.items(), *kept]:
+            if tensor is not None:
+                yield path + key, tensor
+
+
+def _buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, str]]:
+    """Each once, with its role. One of several names has that by which a checkpoint has it, if one does."""
+    from pawl.torch.module_names import own_name
+    found: dict[int, tuple[str, torch.Tensor, str]] = {}
+    for path, each in module.named_modules():
+        for key, buffer in each._buffers.items():
+            if buffer is None:
+                continue
+            role = NONPERSISTENT_BUFFER if key in each._non_persistent_buffers_set else BUFFER
+            if id(buffer) not in found or (found[id(buffer)][2], role) == (NONPERSISTENT_BUFFER, BUFFER):
+                found[id(buffer)] = own_name(module, f"{path}.{key}" if path else key), buffer, role
+    return list(found.values())
 
 
 def _placement_of(tensor: torch.Tensor) -> Placement:
@@ -884,23 +921,6 @@ def _switches_part(name: str, shards: list[Any]) -> volatile_state.Part:
     sharded.switches(shards)  # remembers what the script may switch away before the first save
     return volatile_state.Part(name, lambda: sharded.switches(shards),
                                lambda saved: sharded.put_switches_back(shards, saved))
-
-
-def _module_type() -> Any:
-    import torch
-    return torch.nn.Module
-
-
-def _extra_state_part(name: str, module: torch.nn.Module) -> volatile_state.Part:
-    """get_extra_state() of every module that has one."""
-    def having() -> list[tuple[str, Any]]:
-        return [(path, each) for path, each in module.named_modules()
-                if type(each).get_extra_state is not _module_type().get_extra_state]
-
-    def load(saved: dict[str, Any]) -> None:
-        for path, each in having():
-            each.set_extra_state(saved[path])
-    return volatile_state.Part(name, lambda: {path: each.get_extra_state() for path, each in having()}, load)
 
 
 def _scaler_part(name: str, scaler: Any) -> volatile_state.Part:

@@ -217,7 +217,7 @@ class Replicas:
 
     def _is_alike(self, held: Held, replicated: set[int], zero: set[int]) -> bool:
         parameter = held.tensor if held.optimizer is None else held.parameter
-        if held.role == "buffer" or id(held.optimizer) in zero:
+        if held.is_buffer or id(held.optimizer) in zero:
             return False
         if held.region is None:
             return id(parameter) in replicated and held.placement is Placement.REPLICATE

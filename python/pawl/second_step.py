@@ -69,14 +69,15 @@ def _made(protected: Protected) -> Made:
 
 
 def _state(optimizer: Any) -> Any:
-    """The tensors of each parameter's state, in the order of the parameters. Of a ZeroRedundancyOptimizer, whose ranks
-    have other parameters each: what kinds of state there are."""
+    """The tensors and numbers of each parameter's state, in the order of the parameters. Of a ZeroRedundancyOptimizer,
+    whose ranks have other parameters each: what kinds of state there are."""
     import torch
     inner = volatile_state.inner_optimizer(optimizer)
     found = []
     for parameter in (each for group in inner.param_groups for each in group["params"]):
-        tensors = {key: value for key, value in inner.state.get(parameter, {}).items()
-                   if isinstance(value, torch.Tensor)}
-        found.append(tuple((key, value.dtype, "like it" if value.shape == parameter.shape else tuple(value.shape))
-                           for key, value in tensors.items()))
+        state = inner.state.get(parameter, {})
+        tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+        found.append((*((key, value.dtype, "like it" if value.shape == parameter.shape else tuple(value.shape))
+                        for key, value in tensors.items()),
+                      *((key, type(value)) for key, value in state.items() if type(value) in (bool, int, float))))
     return set(found) if is_zero(optimizer) else found

@@ -328,7 +328,8 @@ class Verdicts(unittest.TestCase):
     def test_tensors_and_settings_are_named_with_their_class(self):
         for what, name, words in (
                 ("tensors", "0.weight (weight)", "weight `0.weight` differs after the step"),
-                ("tensors", "bn.running_mean/rank0 (buffer)", "buffer `bn.running_mean` differs"),
+                ("tensors", "bn.running_mean (buffer)", "buffer `bn.running_mean` differs"),
+                ("tensors", "bn.mask (nonpersistent_buffer)", "buffer `bn.mask` differs"),
                 ("tensors", "0.weight (exp_avg)", "optimizer state `exp_avg` of `0.weight` differs"),
                 ("volatile", "optimizer['groups'][0][1]['lr']", "`lr` of `optimizer` differs"),
                 ("volatile", "state7['variables']['count']['value']", "`count` differs"),

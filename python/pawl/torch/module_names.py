@@ -42,6 +42,19 @@ def wrapped_child(module: torch.nn.Module) -> str | None:
     return child if child in module._modules else None
 
 
+def own_name(module: torch.nn.Module, name: str) -> str:
+    """A name of named_parameters() or named_buffers() of `module`, without the parts that wrappers put in."""
+    path = name.split(".")
+    if not any(part in path for part in _WRAPPERS.values()):
+        return name
+    kept, each = [], module
+    for part in path[:-1]:
+        if part != wrapped_child(each):
+            kept.append(part)
+        each = each._modules[part]
+    return ".".join([*kept, path[-1]])
+
+
 def without_wrappers(name: str) -> str:
     """FSDP1's own names of what it has flattened: they go through the wrappers below it."""
     inner = {part for part in _WRAPPERS.values() if part.startswith("_")}
