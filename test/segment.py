@@ -16,6 +16,12 @@ class Slot:
     payload_address: int
     payload_bytes: int
 
+    def read(self, offset, size):
+        """Of the payload."""
+        with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(self.payload_address + offset)
+            return memory.read(size)
+
     def flip_bit(self, share=0.5):
         """One bit of the payload, as a bad memory cell would. PermissionError where that is not allowed."""
         address = self.payload_address + int(self.payload_bytes * share)
@@ -32,9 +38,22 @@ def pages_up(size):
 
 def replica_slots(pid, seat):
     """The slots of the seat's replica in the pawld `pid`, oldest step first; empty where it holds none."""
+    return sorted((slot for begin in _begins(pid, seat) for slot in slots_at(pid, begin)), key=lambda slot: slot.step)
+
+
+def replica_layout(pid, seat):
+    """The rows of the layout text there, as lists of columns."""
+    begin, = _begins(pid, seat)
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(begin + 56)
+        size, = struct.unpack("<Q", memory.read(8))
+        memory.seek(begin + PAGE)
+        return [line.split("\t") for line in memory.read(size).decode().splitlines()]
+
+
+def _begins(pid, seat):
     with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
-        begins = [int(line.split("-")[0], 16) for line in file if f".replica.{seat} " in line]
-    return sorted((slot for begin in begins[:1] for slot in slots_at(pid, begin)), key=lambda slot: slot.step)
+        return [int(line.split("-")[0], 16) for line in file if f".replica.{seat} " in line][:1]
 
 
 def slots_at(pid, begin):

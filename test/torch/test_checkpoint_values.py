@@ -4,6 +4,7 @@ import collections
 import ctypes
 import json
 import os
+import struct
 import sys
 import time
 import unittest
@@ -16,7 +17,9 @@ import harness  # noqa: E402
 import live_ranks  # noqa: E402
 import live_trainings  # noqa: E402
 import torch  # noqa: E402
+from segment import SEALED, replica_layout, replica_slots  # noqa: E402
 from torch import nn  # noqa: E402
+from torch_job import START_S, TorchTest, jobs  # noqa: E402
 
 from pawl import (  # noqa: E402
     checkpoint_values,
@@ -386,6 +389,38 @@ class ValuesTest(unittest.TestCase):
         print(f"600 parameters, 2 param groups: {min(taken) * 1e3:.3f} ms, median {sorted(taken)[25] * 1e3:.3f} ms",
               file=sys.stderr)
         self.assertLess(min(taken), 3e-3)
+
+
+class SlotsTest(TorchTest):
+    """In a real job."""
+
+    def test_a_slot_says_what_a_checkpoint_needs_also_after_a_loss(self):
+        with self.training("--test-hooks", nodes=2, spares=1, steps=60, step_ms=50, optimizer="adam",
+                           extra_environment={"PAWL_CHECKPOINT": "somewhere"}) as job:
+            before = job.wait_spare(timeout_s=START_S)
+            owner = jobs.seats(job.wait_step(8, START_S))[0]["node"]
+            job.kill_node(owner)
+            after = job.wait_running(jobs.generation(before), START_S)
+            step = jobs.committed(job.wait_step(jobs.committed(after) + 4, START_S)) + 6
+            holder, owner = (jobs.seats(after)[seat]["node"] for seat in (1, 0))
+            job.hold(owner, "compute", step)
+            job.wait_held(owner, "compute", START_S)
+            pid = job.wait_step(step - 1, START_S)[holder]["pawld_pid"]
+            try:
+                rows = replica_layout(pid, 0)
+                slots = [slot for slot in replica_slots(pid, 0) if slot.state == SEALED]
+                at = next(int(row[10]) for row in rows if row[1:3] == [checkpoint_values.BLOB, "blob"])
+                for slot in slots:
+                    size, = struct.unpack("<Q", slot.read(at, 8))
+                    values = json.loads(slot.read(at + 8, size))["values"]
+                    self.assertEqual({"step": slot.step}, values["user"])
+                    self.assertEqual({row[1] for row in rows[2:] if row[2] == "weight"},
+                                     {name for group in values["param_groups"] for name in group["params"]})
+                self.assertEqual(step - 1, slots[-1].step)
+            except PermissionError:
+                self.skipTest("privilege: another process's memory may not be read here (ptrace)")
+            job.release(owner)
+            self.assert_like_plain(job)
 
 
 def sharded_here():
