@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
@@ -175,6 +177,17 @@ Status check_aliases(const StoreManifest& manifest) {
   return {};
 }
 
+void keep_first_boxes(StoreManifest& manifest) {
+  using Place = std::pair<PerDimension, PerDimension>;
+  for (StoreManifestTensor& tensor : manifest.tensors) {
+    if (tensor.pieces.size() < 2) continue;
+    std::set<Place> seen;
+    std::erase_if(tensor.pieces, [&seen](const StoreManifestPiece& piece) {
+      return !seen.insert({piece.box.begin, piece.box.size}).second;
+    });
+  }
+}
+
 Result<StoreManifest> join_shares(const std::string& folder, std::span<const std::string> shares,
                                   const StorePublishOptions& options) {
   PAWL_TRY(check_values(options.values));
@@ -185,6 +198,7 @@ Result<StoreManifest> join_shares(const std::string& folder, std::span<const std
     parsed.push_back(std::move(manifest));
   }
   PAWL_ASSIGN(StoreManifest all, join_manifests(parsed));
+  if (options.equal_boxes == EqualBoxes::keep_first) keep_first_boxes(all);
   PAWL_TRY(check_manifest_tiles(all));
   all.values = options.values;
   all.aliases = options.aliases;

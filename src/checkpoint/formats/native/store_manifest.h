@@ -25,6 +25,12 @@ inline constexpr std::string_view kStoreFormat = "pawl store";
 inline constexpr std::string_view kStoreMetadataKey = "pawl.store";  // in each data file's own metadata: the version
 inline constexpr std::uint64_t kStoreVersion = 1;
 
+// Of tensors that only the job reads that wrote them (job/persist/seat_share.h): whoever else looks at the checkpoint does not see them.
+inline constexpr std::string_view kSetAsidePrefix = "seat_";
+[[nodiscard]] inline bool is_set_aside(std::string_view role) {
+  return role.starts_with(kSetAsidePrefix);
+}
+
 struct StoreFile {
   std::string name;  // "data-00000.safetensors"
   std::uint64_t size_bytes = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -200,7 +201,14 @@ Result<CheckpointView> view_store(const std::string& folder, Files& files) {
   view.aliases = std::move(manifest.aliases);
   for (const StoreFile& file : manifest.files) view.files.push_back({join_path(folder, file.name)});
   view.tensors.reserve(manifest.tensors.size());
+  std::set<std::string> seats;
+  std::uint64_t aside_bytes = 0;
   for (StoreManifestTensor& tensor : manifest.tensors) {
+    if (is_set_aside(tensor.role)) {
+      seats.insert(tensor.name);
+      for (const StoreManifestPiece& piece : tensor.pieces) aside_bytes += piece_bytes(tensor, piece);
+      continue;
+    }
     StoredTensor& stored = view.tensors.emplace_back();
     stored.name = std::move(tensor.name);
     stored.role = std::move(tensor.role);
@@ -209,6 +217,9 @@ Result<CheckpointView> view_store(const std::string& folder, Files& files) {
     for (const StoreManifestPiece& piece : tensor.pieces)
       stored.pieces.push_back({piece.box, piece.file, piece.offset_bytes, dense_stride(piece.box)});
   }
+  if (!seats.empty())
+    view.facts.emplace_back("job", text("of ", seats.size(), " seats, with ", aside_bytes,
+                                        " bytes by which `pawl run --resume` goes on exactly"));
   return view;
 }
 

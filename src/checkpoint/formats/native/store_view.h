@@ -27,7 +27,7 @@ namespace pawl::checkpoint {
 // The manifest, where the marker agrees with it. Fails: `not_found` without a marker: the save did not end; `corrupt`;
 // `io`.
 [[nodiscard]] Result<StoreManifest> read_store_manifest(const std::string& folder, Files& files = real_files());
-// `values` of the view are those of publish(). Fails also: `corrupt`, naming up to five data files that are not
+// `values` of the view are those of publish(). What is_set_aside() is not among its tensors. Fails also: `corrupt`, naming up to five data files that are not
 // there, or not as long as the manifest says.
 [[nodiscard]] Result<CheckpointView> view_store(const std::string& folder, Files& files = real_files());
 
@@ -38,8 +38,8 @@ struct StoreProof {
 };
 
 struct StoreProofOptions {
-  // Only pieces for which it says true, by index of tensor and piece in the manifest (the view's are the same), and no
-  // headers. Empty: all, and the headers.
+  // Only pieces for which it says true, by index of tensor and piece in the manifest (the view's are the same, where it sets
+  // nothing aside), and no headers. Empty: all, and the headers.
   std::function<bool(std::uint32_t tensor, std::uint32_t piece)> chosen = {};
   std::uint32_t threads = 0;  // 0: all cores, four at most: a disk is no faster with more
   const std::atomic<bool>* cancel = nullptr;
