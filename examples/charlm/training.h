@@ -168,6 +168,10 @@ class Training {
       return fail("given another rank or world than the one this process has declared its tensors for");
     }
     seat_ = seat;
+    if (!sealed_) {  // a recovery may end the wait for the others, or for what is to be restored
+      CHARLM_TRY_STATUS(trainer_.layout_seal());
+      sealed_ = true;
+    }
     if (seat_.resume_step == 0) {
       start_afresh();
     } else {
@@ -211,7 +215,7 @@ class Training {
           return true;
         },
         [this](const void* buffer, std::size_t size) { return sampler_.load(buffer, size); }));
-    return trainer_.layout_seal();
+    return Status::ok;
   }
 
   template <class Value>
@@ -348,6 +352,7 @@ class Training {
   Xoshiro dropout_;
   Sampler sampler_{SamplerOptions{}};
   std::vector<HeldTensor> held_;  // all of it, for the record
+  bool sealed_ = false;
   std::uint64_t updates_ = 0;
 
   Trainer trainer_;
