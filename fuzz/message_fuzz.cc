@@ -52,10 +52,10 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
              RendezvousMessage, FinishMessage, DetachMessage, StopAfterMessage, AttachedMessage, SeatedMessage,
              ArenaMessage, SlotMessage, RunningMessage, NotedMessage, ValueMessage, FinishedMessage, RefusedMessage,
              StoppingMessage, Hello, WelcomeMessage, PeerRefusedMessage, BeatMessage, BeatBackMessage, ReportMessage,
-             PaceMessage, EqualSumsMessage, NarrowMessage, ProgressMessage, PeerRendezvousMessage, PeerValueMessage,
-             OpenMessage, OpenedMessage, BusyMessage, LaterMessage, LayoutWantedMessage, LayoutTextMessage, HeldMessage,
-             BucketMessage, BucketBadMessage, SameBucketsMessage, BucketsWantedMessage, SealMessage, AbandonMessage,
-             FetchMessage, SlotBeginMessage, BucketsBadMessage, QuestionMessage, AnswerMessage, TornMessage>(
-      data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
+             PaceMessage, EqualSumsMessage, NarrowMessage, PersistMessage, ProgressMessage, PeerRendezvousMessage,
+             PeerValueMessage, OpenMessage, OpenedMessage, BusyMessage, LaterMessage, LayoutWantedMessage,
+             LayoutTextMessage, HeldMessage, BucketMessage, BucketBadMessage, SameBucketsMessage, BucketsWantedMessage,
+             SealMessage, AbandonMessage, FetchMessage, SlotBeginMessage, BucketsBadMessage, QuestionMessage,
+             AnswerMessage, TornMessage>(data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
   return 0;
 }

@@ -136,6 +136,16 @@ void add_run(CLI::App& app, Everything& all) {
       *run, both("--replica-bandwidth"), o.replica_bytes_a_second,
       "what each node sends to other nodes' memory at most, in bytes a second, such as 2GiB; the same on every node. "
       "Default: no limit");
+  run->add_option("--checkpoint", o.checkpoint,
+                  "folder in which the job writes its own checkpoints, from memory, while it trains: DIR/step-N; all "
+                  "nodes see it at this path. Default: none are written");
+  run->add_option("--every", o.every,
+                  "how often: a number of steps (500), or a time (90s, 10m, 2h); the last step is always written. "
+                  "Default: 10m");
+  run->add_option(
+      "--resume", o.resume,
+      "begin with a checkpoint that such a job wrote: its folder (DIR/step-500), or auto: the newest sound one in "
+      "--checkpoint's folder, if there is one. As many nodes and trainers as that job had");
   run->add_option("--deadline-ms", o.deadline_ms,
                   "a lost node is noticed within this time; all other deadlines follow from it")
       ->check(whole_number)

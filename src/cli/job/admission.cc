@@ -76,6 +76,10 @@ std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   differ(out, "--fewer-domains", ours.fewer_domains, theirs.fewer_domains);
   differ(out, "--memory (bytes)", ours.memory_bytes, theirs.memory_bytes);
   differ(out, "--replica-bandwidth (bytes a second)", ours.replica_bytes_a_second, theirs.replica_bytes_a_second);
+  differ(out, "--checkpoint", shown(ours.checkpoints.path), shown(theirs.checkpoints.path));
+  differ(out, "--every (steps)", ours.checkpoints.every_steps, theirs.checkpoints.every_steps);
+  differ(out, "--every (ms)", ours.checkpoints.every_ms, theirs.checkpoints.every_ms);
+  differ(out, "--resume", shown(ours.checkpoints.resume_path), shown(theirs.checkpoints.resume_path));
   differ(out, "--no-wait", !ours.wait_for_spare, !theirs.wait_for_spare);
   differ(out, "--test-hooks", ours.test_hooks, theirs.test_hooks);
   differ(out, "--gate-off", ours.gate_off, theirs.gate_off);

@@ -34,6 +34,9 @@ struct RunOptions {
   bool fewer_domains = false;                  // copies may share one if there are too few
   std::uint64_t memory_bytes = 0;              // of each node, for all its copies of state; 0: what it has
   std::uint64_t replica_bytes_a_second = 0;    // that each node sends to holders at most; 0: no limit
+  std::string checkpoint;                      // a folder; empty: the job writes no checkpoints
+  std::string resume;                          // a checkpoint's folder, or "auto"; empty: the job begins anew
+  std::string every;                           // a number of steps, or a time; empty: 10m
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
   std::uint64_t start_timeout_s = 600;

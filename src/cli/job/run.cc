@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <sstream>
 
 #include "base/text.h"
+#include "checkpoint/formats/native/store_manifest.h"
 #include "cli/job/commands.h"
 #include "cli/job/launcher.h"
 #include "cli/job/namespaces.h"
@@ -16,6 +18,8 @@
 #include "env/files.h"
 #include "env/network.h"
 #include "job/daemon/keeper_output.h"
+#include "job/persist/checkpoint_store.h"
+#include "job/persist/persist_record.h"
 #include "job/recovery/classes.h"
 #include "job/redundancy/failure_domains.h"
 #include "job/redundancy/protection.h"
@@ -25,6 +29,7 @@ namespace {
 
 constexpr int kControlPort = 2379;  // in a fabric of our own, so nobody else can have them
 constexpr int kNodePort = 7000;
+constexpr const char* kEveryDefault = "10m";
 
 Error usage(std::string sentence) {
   return {Code::invalid, std::move(sentence)};
@@ -125,6 +130,89 @@ Status check(const RunOptions& options) {
   return {};
 }
 
+// "500" steps, or "90s", "10m", "2h".
+struct Interval {
+  std::uint64_t steps = 0;
+  std::uint64_t ms = 0;
+};
+
+Result<Interval> interval_of(std::string_view every) {
+  std::uint64_t unit_ms = 0;
+  const char last = every.empty() ? '0' : every.back();
+  if (last == 's') unit_ms = 1000;
+  if (last == 'm') unit_ms = 60 * 1000;
+  if (last == 'h') unit_ms = 3600 * 1000;
+  std::uint64_t number = 0;
+  if (!parse_number(every.substr(0, every.size() - (unit_ms > 0 ? 1 : 0)), number) || number == 0 ||
+      number > 1000000000)
+    return usage(
+        text("--every ", every, ": expected a number of steps, such as 500, or a time, such as 90s, 10m or 2h"));
+  return unit_ms > 0 ? Interval{0, number * unit_ms} : Interval{number, 0};
+}
+
+std::string absolute(const std::string& path) {
+  const char* here = std::getenv("PWD");
+  return path.empty() || path.front() == '/' ? path : text(here != nullptr ? here : ".", "/", path);
+}
+
+// The checkpoints of jobs in a folder, by their steps, the newest first.
+Result<std::vector<Step>> published_in(const std::string& folder) {
+  std::vector<Step> steps;
+  PAWL_ASSIGN(const std::vector<std::string> names, real_files().list(folder));
+  for (const std::string& name : names)
+    if (Step step; name.starts_with("step-") && parse_number(std::string_view(name).substr(5), step.value) &&
+                   checkpoint_path(folder, step) == join_path(folder, name) &&
+                   path_exists(join_path(join_path(folder, name), checkpoint::kStoreMarkerName)))
+      steps.push_back(step);
+  std::ranges::sort(steps, std::greater());
+  return steps;
+}
+
+// With what it begins.
+Status name_resume(const RunOptions& options, JobSpec& spec) {
+  if (options.resume.empty()) return {};
+  const bool automatic = options.resume == "auto";
+  if (automatic && options.checkpoint.empty())
+    return usage(
+        "--resume auto: name the folder of the checkpoints with --checkpoint DIR, or the checkpoint itself with "
+        "--resume DIR/step-N");
+  std::string folder = absolute(automatic ? options.checkpoint : parent_path(options.resume));
+  if (automatic && !path_exists(folder)) return {};
+  PAWL_ASSIGN(std::vector<Step> steps, published_in(folder));
+  if (!automatic) {
+    const std::string path = join_path(folder, last_name(options.resume));
+    std::erase_if(steps, [&](Step step) { return checkpoint_path(folder, step) != path; });
+    if (steps.empty())
+      return usage(text("--resume ", options.resume,
+                        ": there is no checkpoint that a job wrote (DIR/step-N); `pawl ls ", folder,
+                        "` lists those that are there"));
+  }
+  if (steps.empty()) return {};
+  spec.checkpoints.resume_step = steps.front();
+  spec.checkpoints.resume_path = checkpoint_path(folder, steps.front());
+  const std::size_t older = std::min(steps.size() - 1, kOlderMax);
+  spec.checkpoints.resume_older.assign(steps.begin() + 1, steps.begin() + 1 + static_cast<std::ptrdiff_t>(older));
+  return {};
+}
+
+// What is written where, and how often.
+Status name_checkpoints(const RunOptions& options, JobSpec& spec) {
+  PAWL_TRY(name_resume(options, spec));
+  if (options.checkpoint.empty()) {
+    if (!options.every.empty()) return usage("--every: also name the folder of the checkpoints with --checkpoint DIR");
+    return {};
+  }
+  PAWL_ASSIGN(const Interval every, interval_of(options.every.empty() ? kEveryDefault : options.every));
+  spec.checkpoints.path = absolute(options.checkpoint);
+  spec.checkpoints.every_steps = every.steps;
+  spec.checkpoints.every_ms = every.ms;
+  if (Status claimed =
+          claim_checkpoint_folder(spec.checkpoints.path, spec.job, spec.token_digest, !options.resume.empty());
+      !claimed)
+    return std::move(claimed).error().within("--checkpoint");
+  return {};
+}
+
 std::uint32_t spares_of(const RunOptions& options) {
   if (options.spare_count) return *options.spare_count;
   return options.node_count_max ? *options.node_count_max - options.node_count : 0;
@@ -148,11 +236,6 @@ JobSpec spec_of(const RunOptions& options, const std::string& job, const std::st
   spec.start_ms = options.start_timeout_s * 1000;
   spec.token_digest = token_digest(token);
   return spec;
-}
-
-std::string absolute(const std::string& path) {
-  const char* here = std::getenv("PWD");
-  return path.empty() || path.front() == '/' ? path : text(here != nullptr ? here : ".", "/", path);
 }
 
 LaunchPlan plan_of(const RunOptions& options, const std::string& job, const std::string& token) {
@@ -281,6 +364,7 @@ Result<int> run_standalone(const RunOptions& options, std::vector<std::string> t
     PAWL_TRY(store_token(plan));
     PAWL_TRY(place_nodes(options, plan, fabric));
     PAWL_TRY(name_domains(options, plan));
+    PAWL_TRY(name_checkpoints(options, plan.spec));
     PAWL_ASSIGN(plan.endpoints, control_address(plan.namespaces));
     return {};
   };
@@ -345,6 +429,7 @@ Result<int> run_member(const RunOptions& options, std::vector<std::string> train
     return usage(text("--listen ", listen, ": use the address at which the other nodes reach this machine"));
   plan.nodes.push_back({NodeId(*options.node_rank), listen, -1, ""});
   PAWL_TRY(name_domains(options, plan));
+  PAWL_TRY(name_checkpoints(options, plan.spec));
   if (Status fits = check_records_of(plan.spec, listen.size(), plan.nodes.front().domain.size()); !fits)
     return usage(text("--nnodes ", plan.spec.node_count, ": ", fits.error().what));
   PAWL_ASSIGN(plan.directory, make_job_directory(options.job));

@@ -57,6 +57,7 @@ DaemonLines lines_of(const DaemonOptions& options, const Environment& environmen
   lines.connect_control = [endpoints = options.control, &environment](const std::string& token) {
     return connect_control(endpoints, {.deadline = kControlDeadline, .token = token, .environment = &environment});
   };
+  lines.checkpoints = file_checkpoint_store();
   lines.exit = [](int code) { _exit(code); };
   if (const char* command = std::getenv("PAWL_HEALTH_CHECK"); command != nullptr && *command != '\0')
     lines.probe = [command = std::string(command), node = options.node] { return run_probe(command, node); };

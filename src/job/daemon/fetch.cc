@@ -34,13 +34,15 @@ Error ended_error() {
 }  // namespace
 
 Slot slot_to_fill(const Arena& arena, Generation generation, Step step) {
-  auto worth = [&](const SlotWord& word) -> std::uint64_t {  // least first
+  auto worth = [&](const Slot& slot) -> std::uint64_t {  // least first
+    const SlotWord word = slot.word();
     if (word.generation == generation && word.step == step) return 0;
-    return word.state == SlotState::sealed ? 2 + word.step.value : 1;
+    if (word.state != SlotState::sealed) return 1;
+    return slot.pinned(word) ? ~std::uint64_t{0} : 2 + word.step.value;  // another one always is not
   };
   Slot best = arena.slot(0);
   for (std::uint32_t i = 1; i < arena.slot_count(); ++i)
-    if (worth(arena.slot(i).word()) < worth(best.word())) best = arena.slot(i);
+    if (worth(arena.slot(i)) < worth(best)) best = arena.slot(i);
   return best;
 }
 

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "env/files.h"
+#include "job/persist/persist_record.h"
 #include "job/recovery/paths.h"
 
 namespace pawl::job {
@@ -30,6 +32,7 @@ void Imports::begin() {
   filling_.clear();
   waiting_.clear();
   fetches_.clear();
+  stored_ = {};
   for (const Member& member : context_.mirror.state().seats) {
     if (!(member.life == context_.self)) continue;
     const Source* source = context_.mirror.source_of(member.seat);
@@ -39,6 +42,8 @@ void Imports::begin() {
       imported_.insert(member.seat);
     } else if (is_own && !is_part) {
       strike(*source, "the step is not in the own arena any more", {struck_of(in_arenas(*source), source->extent)});
+    } else if (source->kind == SourceKind::storage && store_ != nullptr) {
+      stored_.waiting.push_back(member.seat);
     } else if (!is_in_memory(source->kind)) {
       mover_.give_up_node(text("the state of seat ", member.seat, " is in ", name_of(source->kind),
                                ", from which this release can't restore"));
@@ -75,6 +80,8 @@ bool Imports::can_be_fetched(Seat seat) const {
 std::optional<FetchState> Imports::fetch_of(Seat seat) const {
   for (const auto& fetch : fetches_)
     if (fetch->seat() == before_of(context_.mirror, seat)) return fetch->state();
+  for (const auto& import : stored_.imports)
+    if (import->before() == before_of(context_.mirror, seat)) return import->state();
   return std::nullopt;
 }
 
@@ -98,6 +105,7 @@ void Imports::start_waiting() {
     }
   }
   waiting_.swap(waiting);
+  start_stored();
 }
 
 std::vector<FetchFromPlace> Imports::places_of(Seat seat) const {
@@ -122,7 +130,82 @@ void Imports::end() {
   waiting_.clear();
   filling_.clear();
   for (auto& fetch : fetches_) fetch->end();
+  stored_.waiting.clear();
+  for (auto& import : stored_.imports) import->end();
 }
+
+// --- From storage
+
+void Imports::declare(Seat seat, const ArenaSpec& spec) {
+  stored_.declared.insert_or_assign(seat, spec);
+}
+
+void Imports::start_stored() {
+  std::vector<Seat> waiting;
+  for (const Seat seat : stored_.waiting) {
+    std::optional<ArenaSpec> spec = arenas_.spec_of(before_of(context_.mirror, seat));
+    if (const auto declared = stored_.declared.find(seat); !spec && declared != stored_.declared.end())
+      spec = declared->second;
+    if (may_copy(seat) || !spec)
+      waiting.push_back(seat);
+    else
+      start_stored(seat, std::move(*spec));
+  }
+  stored_.waiting.swap(waiting);
+}
+
+void Imports::start_stored(Seat seat, ArenaSpec spec) {
+  const Generation generation = context_.mirror.generation();
+  const Source* source = context_.mirror.source_of(seat);
+  spec.shelf_count = context_.mirror.ring().replica_count();
+  stored_.imports.push_back(StoredImport::start(
+      {.store = store_,
+       .path = stored_path(source->step),
+       .seat = seat,
+       .before = before_of(context_.mirror, seat),
+       .slot_generation = source->slot_generation,
+       .step = source->step,
+       .declared = std::move(spec),
+       .tasks = &context_.environment->tasks,
+       .workers = &workers_,
+       .arena_for = [this, generation](const ArenaSpec& made) { return arenas_.own_from_thread(made, generation); },
+       .on_done =
+           [this, generation, seat, began = context_.clock->now()](const Status& status) {
+             const Duration took = context_.clock->now() - began;
+             context_.post([this, generation, seat, status, took] { finished_stored(generation, seat, status, took); });
+           }}));
+}
+
+std::string Imports::stored_path(Step step) const {
+  const JobSpec& spec = context_.mirror.spec();
+  if (step > spec.checkpoints.resume_step) return checkpoint_path(spec.checkpoints.path, step);
+  return checkpoint_path(parent_path(spec.checkpoints.resume_path), step);  // as it began
+}
+
+void Imports::finished_stored(Generation generation, Seat seat, const Status& status, Duration took) {
+  if (context_.mirror.generation() != generation || !context_.is_restoring()) return;
+  const Source source = *context_.mirror.source_of(seat);
+  if (status) {
+    imported_.insert(seat);
+    const std::optional<FetchState> fetched = fetch_of(seat);
+    events_.tell("seat_restored", Json{{"seat", seat.value},
+                                       {"source", name_of(source.kind)},
+                                       {"path", stored_path(source.step)},
+                                       {"bytes", fetched ? fetched->total : 0},
+                                       {"ms", static_cast<double>(took / 1us) / 1000.0}}
+                                      .dump());
+    return context_.drive();
+  }
+  if (status.error().code == Code::cancelled) return;
+  log_error("import_failed", "seat", seat, "step", source.step, "from", stored_path(source.step), "why",
+            status.error().what);
+  if (status.error().code == Code::full)
+    return mover_.give_up_node(text("seat ", seat, " can't be restored here: ", status.error().what));
+  mover_.report({FaultKind::corrupt_source, std::nullopt, seat, text("checkpoint: ", status.error().what), 0},
+                {{{}, before_of(context_.mirror, seat), SourceKind::storage, source.slot_generation, source.step}});
+}
+
+// --- From memory
 
 void Imports::start(Seat seat, std::vector<FetchFromPlace> places) {
   const Generation generation = context_.mirror.generation();
@@ -134,8 +217,10 @@ void Imports::start(Seat seat, std::vector<FetchFromPlace> places) {
   };
   StreamContext stream = streams_.stream_context();
   stream.workers = &workers_;
-  auto arena_for = [this, generation, shelf_count = context_.mirror.ring().replica_count()](ArenaSpec spec) {
+  auto arena_for = [this, generation, shelf_count = context_.mirror.ring().replica_count(),
+                    slot_count = own_slot_count(context_.mirror.spec())](ArenaSpec spec) {
     spec.shelf_count = shelf_count;
+    spec.slot_count = slot_count;
     return arenas_.own_from_thread(spec, generation);
   };
   auto on_filling = [this, generation, seat] {

@@ -4,7 +4,8 @@
 // its trainer can touch the arena (it has joined, or is gone). In another world the sources, and the arena here, go by the number of
 // the seat before (Member::before): a seat that goes on from another one reads that one's slots, and keeps them as its own. Sources are reported, and never tried again, only if they
 // say themselves that they haven't got what they should, and no other has it; if this node can't fetch, it gives up its
-// seats.
+// seats. Of a checkpoint in storage the seat's layout must be known first: of the arena here, or as its trainer declares it.
+// One that can't be read is struck out for all, whatever the reason.
 //
 // A pawld may die anywhere in `restoring` and the next one finds (docs/protocol.md: slots outlive it, its tasks do not):
 //   slot here           trainer          `ready`   the next pawld
@@ -23,6 +24,7 @@
 // whole. A trainer that nobody has heard since the restart may be one that copies: it is waited for.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -34,6 +36,7 @@
 #include "job/daemon/node_context.h"
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/state_mover.h"
+#include "job/daemon/stored_import.h"
 #include "job/daemon/streams.h"
 #include "job/daemon/trainers.h"
 
@@ -42,7 +45,7 @@ namespace pawl::job {
 class Imports {
  public:
   Imports(NodeContext& context, Trainers& trainers, SeatArenas& arenas, Streams& streams, StateMover& mover,
-          Events& events, std::function<Hello(Purpose)> hello)
+          Events& events, std::function<Hello(Purpose)> hello, CheckpointStore* store = nullptr)
       : context_(context),
         trainers_(trainers),
         arenas_(arenas),
@@ -50,11 +53,14 @@ class Imports {
         mover_(mover),
         events_(events),
         hello_(std::move(hello)),
+        store_(store),
         workers_([&context] { context.post([&context] { context.drive(); }); }) {}
 
   void begin();          // of the state's generation
   void start_waiting();  // those whose trainers are out of the way
-  void end();            // of the generation; never waits: idle() tells when no fetch touches memory any more
+  // As the trainer of the seat has it now: by that its state is read from storage, where no arena is here.
+  void declare(Seat seat, const ArenaSpec& spec);
+  void end();  // of the generation; never waits: idle() tells when no fetch touches memory any more
   [[nodiscard]] bool idle() const { return workers_.idle(); }
   [[nodiscard]] bool has(Seat seat) const { return imported_.count(seat) > 0; }  // the resume step lies here
   // A fetch of this recovery has opened the seat's slot: what is ready in it is right.
@@ -71,6 +77,10 @@ class Imports {
   [[nodiscard]] std::vector<FetchFromPlace> places_of(Seat seat) const;  // all whose address is known
   [[nodiscard]] Source in_arenas(Source source) const;                   // as what lies there goes by the seat before
   void start(Seat seat, std::vector<FetchFromPlace> places);
+  void start_stored();
+  void start_stored(Seat seat, ArenaSpec spec);
+  void finished_stored(Generation generation, Seat seat, const Status& status, Duration took);
+  [[nodiscard]] std::string stored_path(Step step) const;
   void strike(const Source& source, const std::string& why, std::vector<Struck> struck);
   void began_filling(Generation generation, Seat seat);
   void finished(Generation generation, Seat seat, const std::vector<FetchFromPlace>& places, const Fetched& fetched,
@@ -85,11 +95,18 @@ class Imports {
   StateMover& mover_;
   Events& events_;
   std::function<Hello(Purpose)> hello_;
+  CheckpointStore* const store_;  // none: nothing is read from storage
   Workers workers_;
   std::set<Seat> imported_;
   std::set<Seat> filling_;
   std::vector<Seat> waiting_;  // for their trainers to join, or for addresses
   std::vector<std::shared_ptr<Fetch>> fetches_;
+  struct FromStorage {
+    std::map<Seat, ArenaSpec> declared;
+    std::vector<Seat> waiting;  // for their layouts, or their trainers to join
+    std::vector<std::shared_ptr<StoredImport>> imports;
+  };
+  FromStorage stored_;
 };
 
 }  // namespace pawl::job

@@ -58,6 +58,7 @@ void JobEnd::consider_finish() {
   }
   const std::size_t finished = mirror.finishes().finished_count(mirror.generation());
   if (!mirror.is_root() || finished < mirror.state().seats.size()) return;
+  if (last_windows_.may_end && !last_windows_.may_end()) return;
   const Decision decision =
       decide_finished(mirror.state(), mirror.finishes().finished_seats(mirror.generation()), context_.self);
   if (const StateMove* move = std::get_if<StateMove>(&decision)) mover_.move(move->next, move->why);

@@ -19,6 +19,7 @@ class JobEnd {
     // The trainer's was captured, and given up since: it can't be committed.
     std::function<bool(const TrainerProcess&)> is_given_up;
     std::function<void(TrainerProcess&)> do_again;  // called once in a generation
+    std::function<bool()> may_end = {};             // of a job of which every seat has ended; not set: at once
   };
   JobEnd(NodeContext& context, Trainers& trainers, StateMover& mover, std::function<Progress()> progress,
          LastWindows last_windows)

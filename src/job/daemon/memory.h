@@ -101,6 +101,11 @@ class Memory {
   std::set<std::tuple<Key, Generation, Step>> wrong_;  // in a part
 };
 
+// Of an own arena.
+[[nodiscard]] inline std::uint32_t own_slot_count(const JobSpec& spec) {
+  return spec.checkpoints.path.empty() ? kSlotCountMin : kSlotCountPersisted;
+}
+
 // What the slots of an own arena hold, each as of one instant: an acknowledgement of another step than its word's does
 // not count.
 [[nodiscard]] std::vector<SlotView> slots_of(const Arena& arena);

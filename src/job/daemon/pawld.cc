@@ -214,6 +214,7 @@ void Pawld::start_neighbours() {
                                [this](NodeLife life) {
                                  if (!context_.mirror.is_member()) return;
                                  parts_->progress.on_link_up(life.node);
+                                 parts_->persist.on_link_up(life.node);
                                  if (context_.mirror.node_at(0) == life.node) parts_->rendezvous.ask_again();
                                },
                            .on_answer =
@@ -328,7 +329,10 @@ void Pawld::take(const Listing& listing) {
   const JobMirror::Change change = context_.mirror.apply_all(listing, context_.clock->now());
   if (change.unread > 0) await_state(change.unread);
   on_change(change);
-  for (const KeyValue& kv : listing.kvs) parts_->progress.on_key(kv.key, kv.value);
+  for (const KeyValue& kv : listing.kvs) {
+    parts_->persist.on_key(kv.key, kv.value, kv.mod_revision);
+    parts_->progress.on_key(kv.key, kv.value);
+  }
 }
 
 void Pawld::note(const KeyValue& kv, bool erased) {
@@ -337,7 +341,9 @@ void Pawld::note(const KeyValue& kv, bool erased) {
       context_.mirror.apply(kv.key, erased ? nullptr : &kv.value, kv.mod_revision, context_.clock->now());
   if (change.unread > 0) await_state(change.unread);
   on_change(change);
-  if (!erased) parts_->progress.on_key(kv.key, kv.value);
+  if (erased) return;
+  parts_->persist.on_key(kv.key, kv.value, kv.mod_revision);  // first: progress that was told later may follow
+  parts_->progress.on_key(kv.key, kv.value);
 }
 
 // What it names comes with the watch, right before the state; unless that has lost it.
@@ -442,6 +448,7 @@ void Pawld::drive_parts() {
   parts_->generations.follow();
   if (context_.ending || context_.is_evicted()) return;
   parts_->mover.drive();
+  parts_->persist.drive();
   parts_->job_end.consider_stop();
   parts_->job_end.consider_finish();
   parts_->drains.consider();
@@ -483,6 +490,7 @@ void Pawld::tick() {
   context_.mirror.nodes.note_own_arena(parts_->memory.own_bytes_max());
   parts_->paces.tick();
   parts_->progress.tick();
+  parts_->persist.tick();
   parts_->mover.check_members(neighbours_->contacts(), beating());
   drive();
   parts_->recovery.tick();

@@ -25,6 +25,7 @@
 #include "job/daemon/node_context.h"
 #include "job/daemon/node_follower.h"
 #include "job/daemon/own_registration.h"
+#include "job/persist/checkpoint_store.h"
 
 namespace pawl::job {
 
@@ -36,8 +37,9 @@ struct DaemonLines {
   std::vector<std::pair<std::string, Fd>> held;  // segments that the keeper gives back
   std::optional<std::string> token = {};         // none: it is in the run directory
   std::function<Result<std::unique_ptr<Control>>(const std::string& token)> connect_control;
-  std::function<void(int code)> exit;  // see NodeContext
-  std::function<Status()> probe;       // the operator's health check; blocks, any task; null: there is none
+  std::function<void(int code)> exit;                 // see NodeContext
+  std::unique_ptr<CheckpointStore> checkpoints = {};  // none: this job can't write any
+  std::function<Status()> probe;  // the operator's health check; blocks, any task; null: there is none
 };
 
 class Pawld {

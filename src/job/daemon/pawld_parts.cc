@@ -38,6 +38,7 @@ PeerListener::Handlers Pawld::Parts::peer_handlers(Pawld& pawld) {
       .on_equal_sums = [&pawld](NodeId node, Generation g,
                                 const std::string& sums) { pawld.parts_->paths.on_sums(node, g, sums); },
       .on_narrow = [&pawld](const NarrowMessage& order) { pawld.parts_->paths.on_narrow(order); },
+      .on_persist = [&pawld](NodeId node, const PersistMessage& told) { pawld.parts_->persist.on_tally(node, told); },
       .on_progress = [&pawld](Generation g, Progress progress) { pawld.parts_->progress.on_progress(g, progress); },
       .on_collect =
           [&pawld](const std::shared_ptr<Connection>& connection, NodeLife from, const Frame& frame) {
@@ -82,6 +83,7 @@ Pawld::Parts::Parts(Pawld& pawld)
                [this, &pawld](std::span<const NodeRecord> spares) {
                  return spare_probes.ask(spares, pawld.context_.mirror.state().evicted.size());
                },
+           .stored = [this] { return persist.stored(); },
            .wished_world = pawld.options_.wished_world}),
       spare_memory(pawld.context_, {.on_refused =
                                         [this](const std::string& why) {
@@ -119,11 +121,14 @@ Pawld::Parts::Parts(Pawld& pawld)
                  },
              .tell = [this](const std::string& kind, const std::string& fields) { events.tell(kind, fields); },
              .show = [&pawld](std::uint32_t index, bool shown) { pawld.keeper_->show_trainer(index, shown); }}),
+      persist(pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
+              {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); }}),
       progress(pawld.context_,
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
                 .own_report = [this](Progress known) { return pages.report(known); },
                 .show =
                     [this](Progress known, bool committed) {
+                      persist.before_show(known);
                       pages.show(known, committed);
                       paths.on_progress(known);
                     },
@@ -190,15 +195,17 @@ Pawld::Parts::Parts(Pawld& pawld)
             std::erase_if(cut, [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); });
             return cut;
           }),
-      imports(pawld.context_, trainers, arenas, streams, mover, events,
-              [&pawld](Purpose purpose) { return pawld.hello(purpose); }),
+      imports(
+          pawld.context_, trainers, arenas, streams, mover, events,
+          [&pawld](Purpose purpose) { return pawld.hello(purpose); }, pawld.lines_.checkpoints.get()),
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); },
               {.is_given_up = [this](const TrainerProcess& trainer) { return pages.has_given_up_last(trainer); },
                .do_again =
                    [this, &pawld](TrainerProcess& trainer) {
                      watch.on_fault(trainer, pawld.context_.mirror.generation(),
                                     text("the last step's copy was given up: step ", trainer.last_steps.commit_first));
-                   }}),
+                   },
+               .may_end = [this] { return persist.may_end(); }}),
       drains(pawld.context_, trainers, mover, events,
              {.progress = [this] { return progress.progress(); },
               .spares = {.probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares, {}); },
@@ -225,6 +232,7 @@ Pawld::Parts::Parts(Pawld& pawld)
            .unhealthy = [&pawld] { return pawld.node_record().unhealthy; },
            .stragglers = [this] { return paces.stragglers(); },
            .differing = [this] { return paths.differing(); },
+           .checkpoints = [this] { return std::pair(persist.record(), persist.tally()); },
            .neighbours =
                [&pawld] { return pawld.neighbours_ ? pawld.neighbours_->view() : std::vector<Neighbours::View>(); },
            .loop_turns = [&pawld] { return pawld.loop_->turns(); },

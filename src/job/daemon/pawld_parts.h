@@ -12,6 +12,7 @@
 #include "job/daemon/paths_watch.h"
 #include "job/daemon/pawld.h"
 #include "job/daemon/peer_listener.h"
+#include "job/daemon/persist.h"
 #include "job/daemon/progress_tree.h"
 #include "job/daemon/protection_watch.h"
 #include "job/daemon/questions.h"
@@ -47,6 +48,7 @@ struct Pawld::Parts {
   SeatArenas arenas;
   TrainerPages pages;
   TrainerWatch watch;
+  Persist persist;
   ProgressTree progress;
   PaceWatch paces;
   PathsWatch paths;

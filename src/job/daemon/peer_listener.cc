@@ -134,6 +134,9 @@ void PeerListener::on_link_frame(NodeId node, const ConnectionHandle& connection
     case MessageKind::narrow:
       if (const auto message = message_in<NarrowMessage>(frame)) handlers_.on_narrow(*message);
       return;
+    case MessageKind::persist:
+      if (const auto message = message_in<PersistMessage>(frame)) handlers_.on_persist(node, *message);
+      return;
     case MessageKind::progress:
       if (const auto message = message_in<ProgressMessage>(frame))
         handlers_.on_progress(message->generation, message->progress);

@@ -41,6 +41,7 @@ class PeerListener {
     std::function<void(NodeId, Generation, const std::string& paces)> on_paces = {};
     std::function<void(NodeId, Generation, const std::string& sums)> on_equal_sums = {};
     std::function<void(const NarrowMessage&)> on_narrow = {};
+    std::function<void(NodeId, const PersistMessage&)> on_persist = {};
     std::function<void(Generation, Progress)> on_progress;
     std::function<void(const ConnectionHandle&, NodeLife, const Frame&)> on_collect = {};  // of a collector's group
     std::function<void(const ConnectionHandle&, std::uint64_t id, PeerRendezvousMessage)> on_rendezvous;

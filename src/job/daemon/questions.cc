@@ -95,6 +95,20 @@ std::vector<std::string> exposures(const NodeContext& context, Seat seat, bool h
   return sentences;
 }
 
+Json checkpoint_json(const JobSpec& spec, const std::pair<PersistRecord, PersistTally>& known) {
+  const auto& [record, tally] = known;
+  return {{"path", spec.checkpoints.path},
+          {"every_steps", spec.checkpoints.every_steps},
+          {"every_ms", spec.checkpoints.every_ms},
+          {"published", record.published.value},
+          {"phase", name_of(record.phase)},
+          {"step", record.step.value},
+          {"bytes_here", tally.bytes},
+          {"ended_wall_ms", record.ended_wall_ms},
+          {"failures", record.failures},
+          {"why", record.why}};
+}
+
 }  // namespace
 
 std::string Questions::answer(const std::string& question, bool local) {
@@ -148,6 +162,8 @@ std::string Questions::status_json() const {
   status["ready_bytes"] = parts_.memory.ready_bytes();  // of a spare, for arenas to come
   if (mirror.spec().memory_bytes > 0) status["memory_budget_bytes"] = mirror.spec().memory_bytes;
   if (mirror.spec().replica_bytes_a_second > 0) status["replica_bytes_a_second"] = mirror.spec().replica_bytes_a_second;
+  if (const JobSpec& spec = mirror.spec(); !spec.checkpoints.path.empty() && hooks_.checkpoints)
+    status["checkpoint"] = checkpoint_json(spec, hooks_.checkpoints());
   status["arenas"] = Json::array();
   for (const ArenaHandle& arena : parts_.memory.arenas())
     status["arenas"].push_back({{"name", segment_name(arena->arena.spec().kind, arena->arena.spec().seat)},

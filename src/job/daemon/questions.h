@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "job/daemon/holds.h"
@@ -14,6 +15,7 @@
 #include "job/daemon/node_context.h"
 #include "job/daemon/recovery_watch.h"
 #include "job/daemon/trainers.h"
+#include "job/persist/persist_round.h"
 #include "job/recovery/stragglers.h"
 #include "job/redundancy/equal_sums.h"
 #include "job/redundancy/progress.h"
@@ -38,6 +40,7 @@ class Questions {
     std::function<std::string()> unhealthy = {};              // why this node may get no seats; empty: it may
     std::function<std::vector<Straggler>()> stragglers = {};  // that the root of the tree knows
     std::function<std::vector<Compared>()> differing = {};    // the same
+    std::function<std::pair<PersistRecord, PersistTally>()> checkpoints = {};
     std::function<std::vector<Neighbours::View>()> neighbours;
     std::function<LoopTurns()> loop_turns;
     std::function<std::vector<RecoveryWatch::Wait>()> waits = {};  // of the recovery that is under way

@@ -115,7 +115,10 @@ SeatView RecoveryWatch::view_of(Seat seat) const {
   view.ready = mirror.reports.is_ready(context.self.node);
   const ArenaHandle arena = parts_.memory.find(ArenaKind::own, before_of(mirror, seat));
   view.bytes = arena ? arena->mapping.size_bytes() : mirror.registrations().arena_bytes_max;
-  if (const Source* source = mirror.source_of(seat)) view.source = source->from.node;
+  if (const Source* source = mirror.source_of(seat)) {
+    view.source = source->from.node;
+    view.in_storage = source->kind == SourceKind::storage;
+  }
   return view;
 }
 

@@ -30,8 +30,9 @@ bool is_named_by(const ArenaShape& shape, std::string_view layout) {
 
 }  // namespace
 
+// Only own slots are pinned, so a replica needs no third one.
 ArenaShape shape_of(const ArenaSpec& spec) {
-  return {.slot_count = spec.slot_count,
+  return {.slot_count = std::min(spec.slot_count, kSlotCountMin),
           .payload_bytes = spec.payload_bytes,
           .stable_bytes = spec.stable_bytes,
           .bucket_bytes = spec.bucket_bytes,

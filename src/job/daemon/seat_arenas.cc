@@ -132,6 +132,11 @@ std::vector<EqualArena> SeatArenas::equal_from_thread() {
   });
 }
 
+std::optional<ArenaSpec> SeatArenas::spec_of(Seat seat) const {
+  const ArenaHandle held = memory_.find(ArenaKind::own, seat);
+  return held ? std::optional(held->arena.spec()) : std::nullopt;
+}
+
 bool SeatArenas::has(const Source& source) const {
   const ArenaHandle held = memory_.find(ArenaKind::own, source.seat);
   for (std::uint32_t i = 0; held && i < held->arena.slot_count(); ++i) {

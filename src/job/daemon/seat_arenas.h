@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@ class SeatArenas {
   [[nodiscard]] Result<ArenaHandle> replica_from_thread(const ArenaSpec& spec, Generation generation);
   [[nodiscard]] ArenaHandle find_from_thread(ArenaKind kind, Seat seat);  // nullptr: none
   [[nodiscard]] std::vector<EqualArena> equal_from_thread();              // own arenas, by what is equal on other seats
+  [[nodiscard]] std::optional<ArenaSpec> spec_of(Seat seat) const;        // of its own arena; nullopt: it has none here
   // The step to resume from lies whole and frozen in the seat's own arena, as far as its header and table tell.
   [[nodiscard]] bool has(const Source& source) const;
 

@@ -237,6 +237,7 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   ArenaSpec spec;
   spec.job = parts_.context.job;
   spec.kind = ArenaKind::own;
+  spec.slot_count = own_slot_count(parts_.context.mirror.spec());
   spec.payload_bytes = declared.payload_bytes;
   spec.stable_bytes = declared.stable_bytes;
   spec.bucket_bytes = declared.bucket_bytes;
@@ -245,7 +246,9 @@ void Seats::on_layout(TrainerProcess& trainer, const Frame& frame) {
   spec.seat = before_of(parts_.context.mirror, *trainer.seat);
   spec.shelf_count = parts_.context.mirror.ring().replica_count();
   if (awaits_snapshot(*trainer.seat, spec)) {
+    parts_.imports.declare(*trainer.seat, spec);
     late_layouts_[trainer.index] = {std::move(spec), frame.id};
+    parts_.context.drive();
     return;
   }
   give_arena(trainer, std::move(spec), frame.id);
@@ -267,10 +270,12 @@ void Seats::answer_layouts() {
     if (waiting == trainer.line.waiting.end() || waiting->second != layout.id || !trainer.seat ||
         before_of(parts_.context.mirror, *trainer.seat) != layout.spec.seat)
       continue;
-    if (awaits_snapshot(*trainer.seat, layout.spec))
+    if (awaits_snapshot(*trainer.seat, layout.spec)) {
+      parts_.imports.declare(*trainer.seat, layout.spec);
       late_layouts_[index] = std::move(layout);
-    else
+    } else {
       give_arena(trainer, std::move(layout.spec), layout.id);
+    }
   }
 }
 

@@ -23,7 +23,8 @@ SpareMemory::SpareMemory(NodeContext& context, Hooks hooks)
 // refused as a whole, for a seat that nobody can take over is worse than one spare less that was never sure.
 MemoryPlan SpareMemory::plan() const {
   const JobMirror& mirror = context_.mirror;
-  MemoryPlan plan{.seats_per_node = mirror.ring().seats_per_node_max(),
+  MemoryPlan plan{.slot_count = own_slot_count(mirror.spec()),
+                  .seats_per_node = mirror.ring().seats_per_node_max(),
                   .replica_count = mirror.ring().replica_count(),
                   .wards_per_node = mirror.ring().wards_per_node_max(),
                   .of_spare = true,

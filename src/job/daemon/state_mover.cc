@@ -397,7 +397,8 @@ void StateMover::lead() {
   if (auto lead = decide_lead(
           {mirror.spec(), state, mirror.reports.inventories(), records_of_others(mirror),
            mirror.reports.ready_members(), ends, in_state_for, mirror.registrations(), absent(survivors_of(state)),
-           context_.orders.cordoned(), probed.silent, handlers_.wished_world ? handlers_.wished_world() : std::nullopt},
+           context_.orders.cordoned(), probed.silent, handlers_.stored ? handlers_.stored() : std::vector<Step>(),
+           handlers_.wished_world ? handlers_.wished_world() : std::nullopt},
           context_.self, context_.deadlines))
     act_on(std::move(*lead), probed.pending);
 }

@@ -29,6 +29,8 @@ class StateMover {
     std::function<void(const KeyValue&)> on_lost;    // this stands instead
     // Asks spares whether they answer on their data links; drives when one more is known. Not set: all do.
     std::function<SpareProbes::Answers(std::span<const NodeRecord>)> probe = {};
+    std::function<std::vector<Step>()> stored =
+        {};  // of which checkpoints were published, the newest first; not set: none
     std::function<std::optional<std::vector<Seat>>()> wished_world = {};  // not set: none
   };
   StateMover(NodeContext& context, Events& events, Holds& holds, Handlers handlers)

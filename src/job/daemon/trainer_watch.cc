@@ -73,6 +73,8 @@ std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer
       "ROLE_NAME=default",
       "TORCHELASTIC_RUN_ID=" + context_.job,
       text("TORCHELASTIC_RESTART_COUNT=", generation.value > 0 ? generation.value - 1 : 0)};
+  if (const std::string& path = context_.mirror.spec().checkpoints.path; !path.empty())
+    environment.push_back("PAWL_CHECKPOINT=" + path);
   if (!context_.environment->processes.environment_variable("OMP_NUM_THREADS"))
     environment.emplace_back("OMP_NUM_THREADS=1");
   return environment;

@@ -68,6 +68,12 @@ void fields(Io& io, Record& r) {
   io.unless_default("domains", r.domains), io.unless_default("fewer_domains", r.fewer_domains);
   io.unless_default("memory_bytes", r.memory_bytes);
   io.unless_default("replica_bytes_a_second", r.replica_bytes_a_second);
+  io.unless_default("checkpoint_path", r.checkpoints.path),
+      io.unless_default("checkpoint_steps", r.checkpoints.every_steps);
+  io.unless_default("checkpoint_ms", r.checkpoints.every_ms);
+  io.unless_default("resume_path", r.checkpoints.resume_path),
+      io.unless_default("resume_step", r.checkpoints.resume_step);
+  io.unless_default("resume_older", r.checkpoints.resume_older);
 }
 template <class Io, Is<NodeRecord> Record>
 void fields(Io& io, Record& r) {

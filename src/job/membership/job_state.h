@@ -26,6 +26,17 @@ namespace pawl::job {
 
 inline constexpr std::uint32_t kProtocolVersion = 9;
 
+// Of a job that writes checkpoints, or begins with one.
+struct CheckpointSpec {
+  std::string path = {};                // where they are written; empty: nowhere
+  std::uint64_t every_steps = 0;        // or
+  std::uint64_t every_ms = 0;           // so often
+  std::string resume_path = {};         // the one with which it begins
+  Step resume_step;                     // that one's step; 0: it begins anew
+  std::vector<Step> resume_older = {};  // those beside it, DIR/step-N, the newest first: if it proves damaged
+  bool operator==(const CheckpointSpec&) const = default;
+};
+
 // What `pawl run` asked for; written once by the first, compared by the others.
 struct JobSpec {
   std::string job;
@@ -39,9 +50,10 @@ struct JobSpec {
   bool fewer_domains = false;                // consent: copies may share a domain if there are too few
   std::uint64_t memory_bytes = 0;            // of each node, for all its arenas; 0: what it has
   std::uint64_t replica_bytes_a_second = 0;  // that each node sends to holders at most; 0: no limit
-  bool wait_for_spare = true;                // --no-wait: a recovery without a spare stops the job instead of waiting
-  bool test_hooks = false;                   // drills may hold phases; the gate may be switched off
-  bool gate_off = false;                     // test only
+  CheckpointSpec checkpoints = {};
+  bool wait_for_spare = true;        // --no-wait: a recovery without a spare stops the job instead of waiting
+  bool test_hooks = false;           // drills may hold phases; the gate may be switched off
+  bool gate_off = false;             // test only
   std::uint64_t deadline_ms = 3000;  // the one budget from which all other waits are derived (job/recovery/deadlines.h)
   std::uint64_t hang_ms = 20000;     // a trainer without progress for so long, outside a collective, hangs
   std::uint64_t start_ms = 600000;   // a new process, or a spare with a new seat, becomes ready within this

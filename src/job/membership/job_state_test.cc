@@ -356,6 +356,12 @@ TEST(JobState, WithoutFailureDomainsNothingIsWrittenOfThem) {
   spec.fewer_domains = true;
   spec.memory_bytes = 3;
   spec.replica_bytes_a_second = 4;
+  spec.checkpoints.path = "/ckpt";
+  spec.checkpoints.every_steps = 500;
+  spec.checkpoints.every_ms = 7;
+  spec.checkpoints.resume_path = "/ckpt/step-40";
+  spec.checkpoints.resume_step = Step(40);
+  spec.checkpoints.resume_older = {Step(30), Step(20)};
   EXPECT_EQ(*parse_job_spec(to_json(spec)), spec);
   NodeRecord record = full_record();
   EXPECT_EQ(to_json(record).find("domain"), std::string::npos);

@@ -118,7 +118,10 @@ Decision decide_forming(const FormingView& view, NodeLife self) {
       next.sources.push_back({seat, SourceKind::nothing, {}, {}, {}});
     }
   }
-  next.lineage = {{next.generation, Step(0)}};
+  next.lineage = {
+      {next.generation, Step(spec.checkpoints.resume_step.value - (spec.checkpoints.resume_step.value > 0 ? 1 : 0))}};
+  next.resume = next.committed = spec.checkpoints.resume_step;
+  if (spec.checkpoints.resume_step > Step(0)) next.sources = sources_in_storage(next, spec.checkpoints.resume_step);
   next.plan_digest = digest_of(next.sources, next.resume);
   if (const std::string why = too_few_domains(spec, next.seats); !why.empty() && !spec.fewer_domains) {
     // A node of another domain may still come.

@@ -73,6 +73,7 @@ struct QuiescingView {
   std::vector<NodeId> cordoned = {};   // of these none becomes a member
   std::vector<NodeLife> silent = {};   // spares that did not answer on their data link: only if no other is left
   bool lingering_late = false;         // who lingers has had the time to report (duties.h)
+  std::vector<Step> stored = {};       // of which checkpoints were published, the newest first
   // Another world, if one is wished: of each of its seats the seat before it, by the number by which that one's state goes.
   std::optional<std::vector<Seat>> wished = {};
 };
@@ -92,6 +93,8 @@ struct QuiescingView {
 // lingering nodes: evicted in this recovery, alive and registered, frozen in this very generation. It waits for their
 // inventories as long as they are registered and not late; then for ever, and says so, if without them nothing is left to
 // go on from.
+// Where memory has no step to go on from, and everybody who may have one was heard or had the time, the newest checkpoint in storage that
+// was not struck out is the last resort: all seats read it.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
 // Whether these members, whose inventories are missing, may be evicted: what the others have reported holds a step whole.
 // If not, the job could only fail without them, so it waits for them as long as nobody proves them dead.

@@ -151,22 +151,39 @@ std::vector<Seat> restarts(const JobState& state, std::span<const Inventory> inv
   return restart;
 }
 
-std::string beyond_recovery(const JobSpec& spec, const Plan& plan, bool anybody) {
+// Of checkpoints that were published, and proved wrong in this recovery; empty: there are none.
+std::string wrong_in_storage(const QuiescingView& view) {
+  std::string steps;
+  for (const Step step : view.stored) steps += text(steps.empty() ? "" : ",", step);
+  if (steps.empty()) return {};
+  std::string why;
+  for (const Cause& cause : view.state.causes)
+    if (cause.kind == FaultKind::corrupt_source && !cause.node) why = cause.detail;
+  return text("; nor can it go on from a checkpoint (step ", steps, "): ", why);
+}
+
+std::string beyond_recovery(const QuiescingView& view, const Plan& plan, bool anybody) {
+  const JobSpec& spec = view.spec;
+  const std::string storage = wrong_in_storage(view);
   if (!anybody)
-    return "cannot recover: no member is left, so nobody holds the state or knows which step was committed; start the "
-           "job "
-           "again from a checkpoint, and spread more replicas (--replicas) if so many can die at once";
+    return text(
+        "cannot recover: no member is left, so nobody holds the state or knows which step was committed", storage,
+        "; start the job again from a checkpoint, and spread more replicas (--replicas) if so many can die at once");
   return text("cannot recover: step ", plan.committed,
-              " was committed, and neither it nor any other step is whole: ", joined(plan.lost, "; "),
+              " was committed, and neither it nor any other step is whole: ", joined(plan.lost, "; "), storage,
               "; start the job again from a checkpoint, and ",
               spec.replica_count == 0 ? "keep a replica (--replicas 1)" : "raise --replicas",
               " to survive such a loss");
 }
 
+bool is_in_storage(const Plan& plan) {
+  return !plan.sources.empty() && plan.sources.front().kind == SourceKind::storage;
+}
+
 std::string redone_steps(const Plan& plan) {
   if (plan.resume >= plan.committed) return "";
-  return text("steps ", plan.resume.value + 1, " to ", plan.committed,
-              " were committed and are redone: ", joined(plan.lost, "; "));
+  return text("steps ", plan.resume.value + 1, " to ", plan.committed, " were committed and are redone",
+              is_in_storage(plan) ? ", from the checkpoint in storage: " : ": ", joined(plan.lost, "; "));
 }
 
 std::vector<NodeLife> evicted_sources(const JobState& state) {
@@ -196,7 +213,8 @@ std::string shared_sentence(const QuiescingView& view, const JobState& next, con
 std::string why_restoring(const QuiescingView& view, const JobState& next, const Plan& plan, const Seating& seating) {
   std::string why = text("generation ", next.generation, ": ");
   why += next.cold ? std::string("every trainer starts anew from step 0, nothing was committed yet")
-                   : text("resume from step ", next.resume, " (committed ", plan.committed, ")");
+                   : text("resume from step ", next.resume, is_in_storage(plan) ? " in storage" : "", " (committed ",
+                          plan.committed, ")");
   if (!seating.moved.empty()) why += text("; seat ", numbers_of(seating.moved), " moved to spares");
   if (const std::vector<NodeLife> silent = silent_among(view, next.seats); !silent.empty())
     why += text(" (node ", numbers_of(silent), " does not answer on its data link, and no other is free)");
@@ -311,6 +329,24 @@ Plan with_last_resort(const QuiescingView& view, const Reports& reports, bool an
   return is_beyond_recovery(unproven, anybody) ? plan : unproven;
 }
 
+// Where nothing in memory will do: the newest checkpoint that did not prove wrong.
+Plan with_storage(const QuiescingView& view, bool anybody, Plan plan) {
+  if (!is_beyond_recovery(plan, anybody)) return plan;
+  for (const Step step : view.stored) {
+    const bool wrong = std::ranges::any_of(view.state.struck, [step](const Struck& struck) {
+      return struck.kind == SourceKind::storage && struck.step == step;
+    });
+    if (wrong || step == Step(0)) continue;
+    plan.resume = step;
+    plan.committed = std::max(plan.committed, step);
+    plan.sources = sources_in_storage(view.state, step);
+    plan.single_copies.clear();
+    plan.notes.clear();
+    return plan;
+  }
+  return plan;
+}
+
 // Who is a suspect again before a step after this one is committed is one without progress (open_generation).
 void count_suspects_from(JobState& next, const JobState& before) {
   for (const Cause& cause : before.causes) {
@@ -342,7 +378,8 @@ void begin_restoring(JobState& next, const QuiescingView& view, const Plan& plan
   }
   count_suspects_from(next, view.state);
   std::erase_if(next.attempts, [&next](const Attempt& past) { return brought_progress(next, past); });
-  append_lineage(next.lineage, {next.generation, next.resume});
+  // What memory still has of a step in storage may have come by another way to it: only what is read is that step.
+  append_lineage(next.lineage, {next.generation, is_in_storage(plan) ? Step(next.resume.value - 1) : next.resume});
   next.plan_digest = digest_of(next.sources, next.resume);
   next.waiting.clear();
   next.verdict = redone_steps(plan);
@@ -581,8 +618,9 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     if (world) return into_world(view, std::move(*world), self);
     why_not = text("the world of ", view.wished->size(), " seats that was wished is refused: ", world.error().what);
   }
-  if (is_beyond_recovery(plan, anybody)) {
-    JobState ended = failed(state, self, beyond_recovery(view.spec, plan, anybody));
+  const Plan restored = with_storage(view, anybody, plan);
+  if (is_beyond_recovery(restored, anybody) && !is_in_storage(restored)) {
+    JobState ended = failed(state, self, beyond_recovery(view, restored, anybody));
     std::string why = ended.verdict;
     return StateMove{std::move(ended), std::move(why)};
   }
@@ -593,14 +631,14 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     std::string what = text("a spare for seat ", numbers_of(seating.unseated));
     if (const std::vector<NodeLife> barred = cordoned_spares(view); !barred.empty())
       what += text(" (node ", numbers_of(barred), " is cordoned; `pawl node uncordon` lets it take seats)");
-    if (view.spec.wait_for_spare) return Wait{what, {}, true, plan.committed};
+    if (view.spec.wait_for_spare) return Wait{what, {}, true, restored.committed};
     std::string verdict =
         text("cannot go on: no healthy node is free to be ", what,
              ", and --no-wait forbids to wait for one; start with more --spares, or without --no-wait");
     return StateMove{failed(state, self, verdict), verdict};
   }
-  begin_restoring(next, view, plan, restarts(state, reports.members, seating), self);
-  std::string why = why_restoring(view, next, plan, seating);
+  begin_restoring(next, view, restored, restarts(state, reports.members, seating), self);
+  std::string why = why_restoring(view, next, restored, seating);
   if (!why_not.empty()) {
     why += "; " + why_not;
     next.verdict += text(next.verdict.empty() ? "" : "; ", why_not);

@@ -80,6 +80,19 @@ TEST_F(Forming, TheLowestIdsBecomeMembersInOrder) {
   EXPECT_EQ(state.lineage, (std::vector<LineageEntry>{{Generation(1), Step(0)}}));
 }
 
+TEST_F(Forming, BeginsWithACheckpointThatItWasGiven) {
+  view.nodes = {record(0, 2), record(1, 2)};
+  view.spec.checkpoints.resume_step = Step(500);
+  view.spec.checkpoints.resume_path = "/checkpoints/step-500";
+  const JobState state = moved(decide_forming(view, life(0)));
+  EXPECT_EQ(state.resume, Step(500));
+  EXPECT_EQ(state.committed, Step(500));
+  EXPECT_FALSE(state.cold);
+  ASSERT_EQ(state.sources.size(), 4u);
+  EXPECT_EQ(state.sources[3], (Source{Seat(3), SourceKind::storage, {}, Generation(1), Step(500)}));
+  EXPECT_TRUE(in_lineage(state.lineage, Generation(1), Step(500)));
+}
+
 TEST_F(Forming, LetsALowerIdComeInLateButNotForEver) {
   view.nodes = {record(1, 2), record(2, 2)};
   EXPECT_TRUE(waits(decide_forming(view, life(1))).late.empty());
@@ -811,6 +824,67 @@ TEST_F(Recovery, NeverFromZeroIfAnythingWasCommittedOrNobodyIsLeftWhoKnows) {
   state.ran = Generation(0);  // the job never ran: there is nothing to lose
   nodes = {record(3, 1), record(4, 1), record(5, 1)};
   EXPECT_TRUE(moved(restore()).cold);
+}
+
+class InStorage : public Recovery {
+ protected:
+  // Seat 1's own copy and its replica are lost; checkpoints of two steps are there.
+  InStorage() {
+    report(40, 40);
+    node_lost(1);
+    node_lost(2);
+    nodes = {record(0, 0), record(3, 1), record(4, 1)};
+    report(40, 40);
+  }
+  Decision decide() {
+    QuiescingView view{spec, state, inventories, nodes, cordoned};
+    view.stored = {Step(30), Step(20)};
+    return decide_restore(view, life(9));
+  }
+};
+
+TEST_F(InStorage, AllSeatsReadTheNewestCheckpointWhereMemoryHasNoStep) {
+  EXPECT_EQ(moved(restore()).phase, JobPhase::failed);
+  const JobState next = moved(decide());
+  ASSERT_EQ(next.phase, JobPhase::restoring);
+  EXPECT_EQ(next.resume, Step(30));
+  EXPECT_EQ(next.committed, Step(40));
+  ASSERT_EQ(next.sources.size(), 3u);
+  for (std::uint32_t i = 0; i < 3; ++i)
+    EXPECT_EQ(next.sources[i], (Source{Seat(i), SourceKind::storage, {}, next.generation, Step(30)}));
+  EXPECT_TRUE(has(next.verdict, "steps 31 to 40 were committed and are redone, from the checkpoint in storage"))
+      << next.verdict;
+  // Whatever memory has of that step or a later one is of no use together with it.
+  EXPECT_TRUE(in_lineage(next.lineage, next.generation, Step(30)));
+  EXPECT_FALSE(in_lineage(next.lineage, Generation(1), Step(30)));
+  EXPECT_TRUE(in_lineage(next.lineage, Generation(1), Step(29)));
+}
+
+TEST_F(InStorage, MemoryIsBetterWhateverIsStored) {
+  nodes = {record(0, 0), record(1, 0), record(2, 0), record(3, 1)};
+  state = JobState(state);
+  state.evicted = {life(1)};
+  inventories.clear();
+  report(40, 40);
+  EXPECT_EQ(moved(decide()).sources.front().kind, SourceKind::own_arena);
+}
+
+TEST_F(InStorage, OneThatProvedWrongIsNeverTriedAgain) {
+  state = moved(decide());
+  const Struck wrong{{}, Seat(0), SourceKind::storage, state.generation, Step(30)};
+  const std::vector<Struck> struck{wrong};
+  Cause damaged = cause(FaultKind::corrupt_source, std::nullopt, 0);
+  damaged.detail = "checkpoint: data-00000.safetensors: its checksum differs";
+  opened(damaged, struck);
+  report(40, 40);
+  state = moved(decide());
+  EXPECT_EQ(state.resume, Step(20));
+  opened(damaged, std::vector<Struck>{{{}, Seat(1), SourceKind::storage, state.generation, Step(20)}});
+  report(40, 40);
+  const JobState ended = moved(decide());
+  EXPECT_EQ(ended.phase, JobPhase::failed);
+  EXPECT_TRUE(has(ended.verdict, "nor can it go on from a checkpoint (step 30,20): checkpoint: data-00000.safetensors"))
+      << ended.verdict;
 }
 
 TEST_F(Recovery, WithoutASpareItWaitsOrStops) {

@@ -84,6 +84,7 @@ std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& d
                                 std::move(view.cordoned),
                                 std::move(view.silent),
                                 lingering_late,
+                                std::move(view.stored),
                                 std::move(view.wished)};
   if (state.phase == JobPhase::quiescing) {
     lead.decision = decide_restore(quiescing, self);

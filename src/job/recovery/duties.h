@@ -78,6 +78,7 @@ struct LeadView {
   std::vector<NodeLife> absent;  // members without a registration for long (is_absent)
   std::vector<NodeId> cordoned = {};
   std::vector<NodeLife> silent = {};  // as in QuiescingView
+  std::vector<Step> stored = {};      // likewise
   std::optional<std::vector<Seat>> wished = {};
 };
 struct Lead {

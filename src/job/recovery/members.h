@@ -13,6 +13,14 @@
 
 namespace pawl::job {
 
+// Of all seats, of a checkpoint of that step. Their slots are then of the state's generation.
+[[nodiscard]] inline std::vector<Source> sources_in_storage(const JobState& state, Step step) {
+  std::vector<Source> sources;
+  for (const Member& member : state.seats)
+    sources.push_back({member.seat, SourceKind::storage, {}, state.generation, step});
+  return sources;
+}
+
 // One state's members as an index, for what is asked at each event: logarithmic each, where the functions below search all
 // seats. As of the state from which it was made: O(seats log seats).
 class Roster {

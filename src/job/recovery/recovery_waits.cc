@@ -25,11 +25,11 @@ std::string ordinal(std::uint32_t number) {
   return text(number, ending);
 }
 
-std::string fetch_text(const FetchState& fetch, NodeId source) {
-  std::string what = fetch.total == 0      ? text("its state from node ", source)
-                     : fetch.received == 0 ? text(size_text(fetch.total), " from node ", source)
-                                           : text(size_text(fetch.total - fetch.received), " of ",
-                                                  size_text(fetch.total), " from node ", source);
+std::string fetch_text(const FetchState& fetch, const std::string& source) {
+  std::string what = fetch.total == 0      ? text("its state from ", source)
+                     : fetch.received == 0 ? text(size_text(fetch.total), " from ", source)
+                                           : text(size_text(fetch.total - std::min(fetch.total, fetch.received)),
+                                                  " of ", size_text(fetch.total), " from ", source);
   if (fetch.tries > 1) what += text(", ", ordinal(fetch.tries), " try");
   if (!fetch.failed.empty()) what += text(": ", fetch.failed);
   return what;
@@ -71,9 +71,10 @@ std::string text_of(WaitKind kind, const SeatView& view) {
     case WaitKind::trainer_leave:
       return "its trainer to join";
     case WaitKind::source_address:
-      return text("the address of node ", view.source, ", which has its state");
+      return view.in_storage ? std::string("its trainer to declare its state, which is in storage")
+                             : text("the address of node ", view.source, ", which has its state");
     case WaitKind::fetch:
-      return fetch_text(*view.fetch, view.source);
+      return fetch_text(*view.fetch, view.in_storage ? "storage" : text("node ", view.source));
     case WaitKind::seating:
       return "the daemon to give its trainer the seat";
     case WaitKind::arena:

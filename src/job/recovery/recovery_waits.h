@@ -50,6 +50,7 @@ struct SeatView {
   bool here = false;         // the resume step lies in its arena, or there is none
   bool arena_taken = false;  // a copy thread of its trainer may still write into that
   NodeId source;             // who has the step, if it is not here
+  bool in_storage = false;   // that is a checkpoint
   std::optional<FetchState> fetch;
   std::uint64_t bytes = 0;  // of its arena, or of the largest in the job, as far as this node knows
   SeatTrainer trainer = SeatTrainer::absent;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/text.h"
+#include "job/snapshot/arena.h"
 
 namespace pawl::job {
 namespace {
@@ -22,6 +23,11 @@ std::uint32_t wards_of(const MemoryPlan& plan) {
   return std::max(plan.wards_per_node, plan.seats_per_node * plan.replica_count);
 }
 
+// Of one ward's arena.
+std::uint64_t ward_bytes(const MemoryPlan& plan) {
+  return plan.arena_bytes / plan.slot_count * std::min(plan.slot_count, kSlotCountMin);
+}
+
 }  // namespace
 
 std::uint32_t arenas_needed(const MemoryPlan& plan) {
@@ -29,7 +35,7 @@ std::uint32_t arenas_needed(const MemoryPlan& plan) {
 }
 
 std::uint64_t bytes_needed(const MemoryPlan& plan) {
-  return plan.arena_bytes * arenas_needed(plan);
+  return plan.arena_bytes * plan.seats_per_node + ward_bytes(plan) * wards_of(plan);
 }
 
 std::uint32_t segments_wanted(const MemoryPlan& plan, const ReadyView& view) {
@@ -51,13 +57,15 @@ Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {
   std::string remedy = text("protect less state per node, or ", more);
   if (plan.replica_count > 0 && bytes_needed({plan.arena_bytes, plan.slot_count, plan.seats_per_node, 0}) <= allowed)
     remedy += text(", or have fewer replicas (--replicas ", plan.replica_count - 1, ")");
-  return Error{Code::invalid,
-               text(is_budget ? "--memory allows too little " : "this node has too little memory ",
-                    plan.of_spare ? "to be a spare under" : "for", " the job's policy: ", plan.seats_per_node,
-                    " own seat(s) and ", wards, " replica(s) of others, ", plan.slot_count, " slots of ",
-                    size_text(plan.arena_bytes / plan.slot_count), " each, are ", size_text(needed), "; ",
-                    size_text(allowed), is_budget ? " are allowed" : " are available",
-                    plan.of_spare ? "" : ", and a spare needs as much", ": ", remedy)};
+  return Error{
+      Code::invalid,
+      text(is_budget ? "--memory allows too little " : "this node has too little memory ",
+           plan.of_spare ? "to be a spare under" : "for", " the job's policy: ", plan.seats_per_node,
+           " own seat(s) and ", wards, " replica(s) of others, ", plan.slot_count, " slots of ",
+           size_text(plan.arena_bytes / plan.slot_count), " each",
+           plan.slot_count > kSlotCountMin ? " (two of a replica; the third is for --checkpoint)" : "", ", are ",
+           size_text(needed), "; ", size_text(allowed), is_budget ? " are allowed" : " are available",
+           plan.of_spare ? "" : ", and a spare needs as much", ": ", remedy)};
 }
 
 }  // namespace pawl::job

@@ -11,8 +11,8 @@
 namespace pawl::job {
 
 struct MemoryPlan {
-  std::uint64_t arena_bytes = 0;  // of one seat: all its slots
-  std::uint32_t slot_count = 2;
+  std::uint64_t arena_bytes = 0;     // of one own seat: all its slots
+  std::uint32_t slot_count = 2;      // of that; a ward's has two
   std::uint32_t seats_per_node = 1;  // of the node that has most
   std::uint32_t replica_count = 0;
   std::uint32_t wards_per_node =

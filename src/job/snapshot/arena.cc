@@ -557,8 +557,6 @@ Status Slot::check_extents(SlotWord word) const {
 
 // What no CRC covers: it is written at other times than the seal, or never.
 Status Slot::check_unused() const {
-  if (const std::uint64_t pin = header_->pin.load(std::memory_order_acquire); pin != 0)
-    return not_zero("header: pin", pin);
   for (const auto& reserved : header_->reserved)
     if (const std::uint64_t value = reserved.load(std::memory_order_relaxed); value != 0)
       return not_zero("header: reserved", value);
@@ -584,6 +582,22 @@ Status Slot::prove(SlotWord before, Status found) const {
   after.frozen = before.frozen;
   if (after != before) return Error{Code::stale, text("step ", before.step, " was dropped while it was read")};
   return found ? Status() : std::move(found).error().within(text("step ", before.step));
+}
+
+void Slot::pin(Generation generation, Step step) const {
+  header_->pin.store(sealed_bits(generation, step), std::memory_order_release);
+}
+void Slot::unpin() const {
+  header_->pin.store(0, std::memory_order_release);
+}
+bool Slot::pinned(SlotWord of) const {
+  return header_->pin.load(std::memory_order_acquire) == sealed_bits(of.generation, of.step);
+}
+
+SlotWord Slot::word_for_gate() const {
+  SlotWord now = word();
+  now.frozen = now.frozen || (now.state == SlotState::sealed && pinned(now));
+  return now;
 }
 
 Status Slot::verify_header() const {

@@ -29,6 +29,9 @@
 
 namespace pawl::job {
 
+inline constexpr std::uint32_t kSlotCountMin = 2;        // ping-pong
+inline constexpr std::uint32_t kSlotCountPersisted = 3;  // of an own arena whose steps go to storage: one may be pinned
+
 enum class ArenaKind : std::uint32_t { own = 1, replica = 2 };
 
 struct ArenaSpec {
@@ -110,6 +113,15 @@ class Slot {
   void mark_torn(Generation generation, Step step) const;
   // Of the step that `of` names, which was this slot's word.
   [[nodiscard]] bool torn(SlotWord of) const;
+
+  // (generation, step), which this slot holds sealed, is not to be overwritten until unpin(), whatever is committed: it is being
+  // written to storage. Only pawld pins, and only while the trainer's page shows no greater committed step; so nobody may be about
+  // to overwrite it, and whoever sees a greater one in the page sees the pin. It counts for that step only.
+  void pin(Generation generation, Step step) const;
+  void unpin() const;
+  [[nodiscard]] bool pinned(SlotWord of) const;
+  // As word(), but frozen where it is pinned: for the gate, which lets nobody overwrite either. Read it after the page's progress.
+  [[nodiscard]] SlotWord word_for_gate() const;
 
   // Header and bucket table of a sealed slot. `corrupt` names what differs; `stale`: not sealed, or reopened meanwhile.
   [[nodiscard]] Status verify_header() const;

@@ -344,7 +344,6 @@ TEST_F(ArenaTest, AFieldThatNothingUsesYetIsRefusedByName) {
   };
   EXPECT_EQ(refusal(48, 1, false, true), "step 5: header: plan_digest is 1, not 0");
   EXPECT_EQ(refusal(64, 2, false, true), "step 5: header: extent_count is 257, not 1");
-  EXPECT_EQ(refusal(152, 1, false, false), "step 5: header: pin is 1, not 0");
   EXPECT_EQ(refusal(160 + 8 * 11, 1, false, false), "step 5: header: reserved is 1, not 0");
   EXPECT_EQ(refusal(4096 + 12, 1, false, false), "step 5: bucket table: reserved is 1, not 0");
   EXPECT_EQ(refusal(256, 2, true, false), "step 5: extent 0 is of generation 257 step 5, the slot's word of 1 step 5");
@@ -354,6 +353,25 @@ TEST_F(ArenaTest, AFieldThatNothingUsesYetIsRefusedByName) {
   EXPECT_EQ(refusal(256 + 48, 1, true, false), "step 5: extent 0: unit is 1, not 0");
   EXPECT_EQ(refusal(256 + 56, 1, true, false), "step 5: extent 0: buffer is 1, not 0");
   EXPECT_EQ(refusal(256 + 56, 1, false, false), "step 5: table of extents: checksum differs");
+}
+
+TEST_F(ArenaTest, APinCountsForItsStepAlone) {
+  seal(1, 5);
+  const SlotWord sealed = slot_.word();
+  EXPECT_FALSE(slot_.pinned(sealed));
+  EXPECT_EQ(slot_.word_for_gate(), sealed);
+  slot_.pin(Generation(1), Step(5));
+  EXPECT_TRUE(slot_.pinned(sealed));
+  EXPECT_TRUE(slot_.word_for_gate().frozen) << "nobody overwrites it";
+  EXPECT_EQ(slot_.word(), sealed) << "the word is as it was: it is read, sent and restored as ever";
+  EXPECT_TRUE(slot_.verify());
+  ASSERT_TRUE(slot_.try_open(sealed, Generation(1), Step(6), 0));  // whoever does not ask the gate
+  EXPECT_FALSE(slot_.pinned(slot_.word()));
+  EXPECT_FALSE(slot_.word_for_gate().frozen);
+  slot_.pin(Generation(1), Step(6));
+  EXPECT_FALSE(slot_.word_for_gate().frozen) << "a step that is not sealed can't be pinned";
+  slot_.unpin();
+  EXPECT_FALSE(slot_.pinned(SlotWord{Generation(1), Step(6), SlotState::sealed, false}));
 }
 
 TEST_F(ArenaTest, AHeaderOfAnotherVersionOrWithFieldsOfALaterOneIsRefusedByName) {
@@ -385,7 +403,7 @@ TEST_F(ArenaTest, EveryFlippedBitOfASealedSlotIsSeen) {
   const auto table = static_cast<std::size_t>(reinterpret_cast<std::byte*>(slot_.buckets().data()) - begin);
   std::vector<std::size_t> places;
   for (std::size_t i = 8; i < 144; ++i) places.push_back(table - 4096 + i);                 // header
-  for (std::size_t i = 152; i < 320; ++i) places.push_back(table - 4096 + i);               // pin, unused, extent
+  for (std::size_t i = 160; i < 320; ++i) places.push_back(table - 4096 + i);               // unused, extent
   for (std::size_t i = 0; i < 5; ++i) places.push_back(table + 16 * i + 8 + random() % 4);  // table
   for (int i = 0; i < 200; ++i) places.push_back(first + random() % 20'000);
   for (const std::size_t place : places) {

@@ -286,7 +286,7 @@ std::optional<Slot> Capture::try_choose(bool needed) {
     known = Progress{Step(kStepMax), 0};  // a test's, see the page
   if (!turns_.takes(state_.generation, state_.step, known) && !needed) return std::nullopt;
   std::vector<SlotWord> words;
-  for (std::uint32_t i = 0; i < arena_.slot_count(); ++i) words.push_back(arena_.slot(i).word());
+  for (std::uint32_t i = 0; i < arena_.slot_count(); ++i) words.push_back(arena_.slot(i).word_for_gate());
   const std::optional<std::uint32_t> chosen = choose_slot(words, known, state_.generation, state_.step);
   if (!chosen) return std::nullopt;
   const Slot slot = arena_.slot(*chosen);

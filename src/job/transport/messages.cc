@@ -258,6 +258,10 @@ void fields(F& f, NarrowMessage& m) {
   f(m.generation, m.begin, m.end, m.digest, m.seat);
 }
 template <class F>
+void fields(F& f, PersistMessage& m) {
+  f(m.generation, m.attempt, m.pinned, m.written, m.bytes, m.failed, m.unpinned);
+}
+template <class F>
 void fields(F& f, ProgressMessage& m) {
   f(m.generation, m.progress);
 }
@@ -411,6 +415,7 @@ PAWL_MESSAGE(ReportMessage)
 PAWL_MESSAGE(PaceMessage)
 PAWL_MESSAGE(EqualSumsMessage)
 PAWL_MESSAGE(NarrowMessage)
+PAWL_MESSAGE(PersistMessage)
 PAWL_MESSAGE(ProgressMessage)
 PAWL_MESSAGE(PeerRendezvousMessage)
 PAWL_MESSAGE(PeerValueMessage)

@@ -70,6 +70,7 @@ enum class MessageKind : std::uint16_t {
   pace = 56,
   equal_sums = 57,
   narrow = 58,
+  persist = 59,
   // purpose data
   open = 60,
   opened = 61,
@@ -261,7 +262,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 9;
+inline constexpr std::uint32_t kPeerWireVersion = 10;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -335,6 +336,17 @@ struct NarrowMessage {  // to the children in the tree: what differs, of which e
   std::uint64_t begin = 0, end = 0;  // of the payload; both 0: nothing any longer
   std::uint64_t digest = 0;          // EqualExtent's
   Seat seat;                         // the least that differs: its node names the tensors
+};
+struct PersistMessage {  // to the parent in the tree: what the seats of the sender's subtree have done of an attempt
+  static constexpr MessageKind kKind = MessageKind::persist;
+  Generation generation;
+  std::uint64_t attempt = 0;  // the record's (job/persist/persist_record.h)
+  std::uint32_t pinned = 0;   // seats
+  std::uint32_t written = 0;
+  std::uint64_t bytes = 0;  // written so far
+  std::string failed;       // why one of them can't; empty: none
+  bool unpinned = false;    // for want of the step, not of storage
+  bool operator==(const PersistMessage&) const = default;
 };
 struct ProgressMessage {  // to the children in the tree
   static constexpr MessageKind kKind = MessageKind::progress;

@@ -1,0 +1,388 @@
+#include "job/daemon/persist.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/crc32c.h"
+#include "base/digest.h"
+#include "job/daemon/test_layout.h"
+#include "job/daemon/test_node.h"
+#include "job/daemon/test_wire.h"
+
+namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Storage in memory. What fails is set by the test.
+class FakeStore : public CheckpointStore {
+ public:
+  class Open : public OpenCheckpoint {
+   public:
+    Open(FakeStore& store, std::string folder) : store_(store), folder_(std::move(folder)) { ++store_.begun; }
+    ~Open() override { --store_.begun; }
+    const std::string& folder() const override { return folder_; }
+    Status publish(std::uint32_t seat_count) override {
+      if (!store_.publish_fails.empty()) return Error{Code::io, store_.publish_fails};
+      EXPECT_EQ(store_.parts[folder_].size(), seat_count);
+      store_.published.push_back(folder_);
+      return {};
+    }
+
+   private:
+    FakeStore& store_;
+    std::string folder_;
+  };
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt) override {
+    if (!begin_fails.empty()) return Error{Code::full, begin_fails};
+    return std::unique_ptr<OpenCheckpoint>(std::make_unique<Open>(*this, text(path, "/", attempt)));
+  }
+  Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) override {
+    if (!write_fails.empty()) return Error{Code::full, write_fails};
+    progress.bytes += 100;
+    for (const auto& piece : part.pieces)
+      if (piece.name == "wte" && volume(piece.box) > 0) parts[folder][part.seat] = static_cast<int>(*piece.memory);
+    parts[folder].try_emplace(part.seat, -1);
+    if (while_written) while_written();
+    return {};
+  }
+  Result<std::unique_ptr<StoredCheckpoint>> open(const std::string&) override { return Error{Code::not_found, ""}; }
+
+  std::string begin_fails, write_fails, publish_fails;
+  std::function<void()> while_written;
+  std::map<std::string, std::map<Seat, int>> parts;  // by folder: a byte of each seat's
+  std::vector<std::string> published;
+  int begun = 0;  // and neither published nor removed
+};
+
+// Whatever blocks is done at once.
+const Environment& world_at_once() {
+  class DoneTask final : public Task {
+   public:
+    void join() override {}
+  };
+  class AtOnce final : public Tasks {
+   public:
+    std::unique_ptr<Task> start(const std::string&, std::function<void()> body) override {
+      body();
+      return std::make_unique<DoneTask>();
+    }
+    std::unique_ptr<Condition> make_condition() override { return real_tasks().make_condition(); }
+  };
+  static AtOnce tasks;
+  static const Environment& real = real_environment();
+  static const Environment world{real.clock, tasks, real.network, real.files, real.processes, real.memory};
+  return world;
+}
+
+// One of two nodes, with one seat each.
+struct OneNode {
+  OneNode(std::uint32_t self, FakeStore& store)
+      : node(2, self, world_at_once()),
+        memory(node.context.environment->memory, {.hold = [](auto&, int) {}, .drop = [](auto&) {}}),
+        persist(node.context, memory, node.events, &store, {.send = [this](NodeId, const Frame& frame) {
+                  if (!linked) return false;
+                  sent.push_back(*message_in<PersistMessage>(frame));
+                  return true;
+                }}) {
+    JobSpec spec;
+    spec.job = "test";
+    spec.node_count = 2;
+    spec.checkpoints.path = "/c";
+    spec.checkpoints.every_steps = 10;
+    node.context.mirror.set_spec(spec);
+    node.run_in(JobPhase::running);
+    ArenaSpec made = test_arena(ArenaKind::own, Seat(self));
+    const SeatLayout layout = test_layout(700);
+    made.slot_count = kSlotCountPersisted;
+    made.layout = text_of(layout);
+    made.layout_digest = digest_of(made.layout);
+    made.payload_bytes = layout.payload_bytes;
+    made.stable_bytes = layout.stable_bytes;
+    arena = *memory.arena_for(made);
+  }
+  void seal(std::uint32_t slot, std::uint64_t step, std::uint64_t generation = 1) const {
+    const Slot it = arena->arena.slot(slot);
+    const Generation of(generation);
+    ASSERT_TRUE(it.try_open(it.word(), of, Step(step), 0));
+    std::ranges::fill(it.payload(), static_cast<std::byte>(step));
+    for (std::uint32_t i = 0; i < it.buckets().size(); ++i) it.bucket_done(i, crc32c(it.bucket(i)), of, Step(step));
+    ASSERT_TRUE(it.try_seal(of, Step(step)));
+  }
+  [[nodiscard]] std::set<std::uint32_t> pinned() const {
+    std::set<std::uint32_t> slots;
+    for (std::uint32_t i = 0; i < arena->arena.slot_count(); ++i)
+      if (arena->arena.slot(i).pinned(arena->arena.slot(i).word())) slots.insert(i);
+    return slots;
+  }
+
+  TestNode node;
+  Memory memory;
+  std::vector<PersistMessage> sent;
+  bool linked = true;
+  Persist persist;
+  ArenaHandle arena;
+};
+
+class Persisting : public testing::Test {
+ protected:
+  Persisting() {
+    for (OneNode* one : {&root, &other}) one->persist.before_show({Step(0), 0});
+    settle();
+  }
+  // Messages and swaps take their course.
+  void settle() {
+    for (int i = 0; i < 20; ++i) {
+      root.persist.drive();
+      while (!root.node.control.swaps.empty()) {
+        FakeControl::Swap swap = std::move(root.node.control.swaps.front());
+        root.node.control.swaps.erase(root.node.control.swaps.begin());
+        EXPECT_EQ(swap.key, persist_key(root.node.context.mirror.keys()));
+        if (swap.expected != revision) {
+          swap.then(Swapped{false, revision, KeyValue{swap.key, value, revision}});
+          continue;
+        }
+        value = swap.value;
+        swap.then(Swapped{true, ++revision, std::nullopt});
+        if (record_in(value).step < hidden) tell();
+      }
+      for (const PersistMessage& message : std::exchange(other.sent, {})) root.persist.on_tally(NodeId(1), message);
+    }
+  }
+  static PersistRecord record_in(const std::string& json) { return *parse_persist_record(json); }
+  void tell() { other.persist.on_key(persist_key(other.node.context.mirror.keys()), value, revision); }
+  void commit(std::uint64_t step) {
+    for (OneNode* one : {&root, &other}) one->persist.before_show({Step(step), 0});
+    settle();
+  }
+  void capture(std::uint32_t slot, std::uint64_t step) {
+    root.seal(slot, step);
+    other.seal(slot, step);
+  }
+  [[nodiscard]] const PersistRecord& record() const { return root.persist.record(); }
+  void next_generation() {
+    for (OneNode* one : {&root, &other}) {
+      ++one->node.state.generation.value;
+      one->node.run_in(JobPhase::running);
+      one->persist.before_show({Step(10), 0});
+    }
+    settle();
+  }
+
+  FakeStore store;
+  OneNode root{0, store}, other{1, store};
+  std::string value;
+  Revision revision = 0;
+  Step hidden{kStepMax};  // of orders from that one on the other node does not hear yet
+};
+
+TEST_F(Persisting, AStepIsPinnedWrittenAndPublishedAndTheNextOneOrdered) {
+  EXPECT_EQ(record().step, Step(10));
+  EXPECT_EQ(record().phase, PersistPhase::pinning);
+  capture(0, 9);
+  commit(9);
+  EXPECT_TRUE(root.pinned().empty());
+  capture(1, 10);
+  commit(10);
+  ASSERT_EQ(store.published, std::vector<std::string>{"/c/step-10/1"});
+  EXPECT_EQ(store.parts["/c/step-10/1"].size(), 2u);
+  EXPECT_EQ(record().published, Step(10));
+  EXPECT_EQ(record().step, Step(20)) << "the next one is ordered";
+  EXPECT_TRUE(root.pinned().empty());
+  EXPECT_TRUE(other.pinned().empty());
+  EXPECT_EQ(store.begun, 0);
+}
+
+TEST_F(Persisting, NothingIsWrittenBeforeAllArePinned) {
+  capture(1, 10);
+  root.persist.before_show({Step(10), 0});  // the other has not heard of it
+  settle();
+  EXPECT_EQ(root.pinned(), (std::set<std::uint32_t>{1}));
+  EXPECT_TRUE(store.parts.empty());
+  EXPECT_EQ(record().phase, PersistPhase::pinning);
+  commit(10);
+  EXPECT_EQ(store.published.size(), 1u);
+}
+
+TEST_F(Persisting, ItIsPinnedBeforeThePagesShowMore) {
+  capture(1, 10);
+  capture(2, 11);
+  root.persist.before_show({Step(11), 0});  // in one word: the page shows 0 as yet
+  EXPECT_EQ(root.pinned(), (std::set<std::uint32_t>{1}));
+}
+
+TEST_F(Persisting, AnOrderThatComesTooLateIsGivenUpAndTheNextIsFurtherAhead) {
+  hidden = Step(20);
+  capture(0, 10);
+  commit(10);
+  EXPECT_EQ(record().step, Step(20));
+  capture(1, 20);
+  capture(2, 21);
+  commit(20);
+  commit(21);
+  EXPECT_EQ(root.pinned(), (std::set<std::uint32_t>{1}));
+  EXPECT_TRUE(other.pinned().empty());
+  hidden = Step(kStepMax);
+  tell();
+  settle();
+  EXPECT_EQ(record().failures, 1u);
+  EXPECT_NE(record().why.find("seat 1: step 20 was over before it could be kept"), std::string::npos) << record().why;
+  EXPECT_EQ(record().step, Step(25));
+  EXPECT_TRUE(root.pinned().empty()) << "it has let go of it";
+}
+
+TEST_F(Persisting, AnOrderThatComesWhileThePagesShowThatStepIsInTime) {
+  hidden = Step(20);
+  capture(0, 10);
+  commit(10);
+  capture(1, 20);
+  commit(20);
+  hidden = Step(kStepMax);
+  tell();
+  settle();
+  EXPECT_EQ(record().published, Step(20));
+}
+
+TEST_F(Persisting, AStepThatASeatHasNotCapturedIsNotWritten) {
+  root.seal(1, 10);
+  commit(10);
+  EXPECT_TRUE(store.published.empty());
+  EXPECT_NE(record().why.find("seat 1 did not capture step 10"), std::string::npos) << record().why;
+}
+
+TEST_F(Persisting, ATornStepIsNotWritten) {
+  capture(1, 10);
+  other.arena->arena.slot(1).mark_torn(Generation(1), Step(10));
+  commit(10);
+  EXPECT_TRUE(store.published.empty());
+  EXPECT_NE(record().why.find("seat 1: step 10 was written while it was copied"), std::string::npos) << record().why;
+}
+
+TEST_F(Persisting, WhatIsFoundTornWhileItIsWrittenIsNotPublished) {
+  store.while_written = [this] { other.arena->arena.slot(1).mark_torn(Generation(1), Step(10)); };
+  capture(1, 10);
+  commit(10);
+  EXPECT_TRUE(store.published.empty());
+  EXPECT_EQ(record().failures, 1u);
+}
+
+TEST_F(Persisting, AFlippedBitIsNotWritten) {
+  capture(1, 10);
+  other.arena->arena.slot(1).payload()[5] ^= std::byte{1};
+  commit(10);
+  EXPECT_TRUE(store.published.empty());
+  EXPECT_NE(record().why.find("seat 1"), std::string::npos) << record().why;
+}
+
+TEST_F(Persisting, StorageThatFailsIsSaidAndTheNextStepThatIsDueIsWritten) {
+  store.write_fails = "no room";
+  capture(1, 10);
+  commit(10);
+  EXPECT_TRUE(store.published.empty());
+  EXPECT_EQ(store.begun, 0) << "what was not published is removed";
+  EXPECT_NE(record().why.find("no room"), std::string::npos) << record().why;
+  EXPECT_EQ(record().step, Step(20));
+  EXPECT_TRUE(root.pinned().empty());
+  store.write_fails.clear();
+  capture(2, 20);
+  commit(20);
+  EXPECT_EQ(record().published, Step(20));
+  EXPECT_EQ(record().failures, 0u);
+  store.begin_fails = "away";
+  capture(1, 30);
+  commit(30);
+  EXPECT_EQ(record().why, "away");
+  store.begin_fails.clear();
+  store.publish_fails = "a disk fails";
+  capture(2, 40);
+  commit(40);
+  EXPECT_EQ(record().why, "a disk fails");
+  EXPECT_EQ(record().failures, 2u);
+}
+
+TEST_F(Persisting, AnotherGenerationEndsTheAttempt) {
+  capture(1, 10);
+  root.persist.before_show({Step(10), 0});
+  settle();
+  EXPECT_EQ(root.pinned().size(), 1u);
+  next_generation();
+  EXPECT_TRUE(root.pinned().empty());
+  EXPECT_EQ(record().generation, Generation(2));
+  EXPECT_TRUE(store.published.empty());
+}
+
+TEST_F(Persisting, ADaemonThatWasRestartedGoesOnWithItsPins) {
+  capture(1, 10);
+  other.persist.before_show({Step(10), 0});
+  EXPECT_EQ(other.pinned(), (std::set<std::uint32_t>{1}));
+  std::vector<PersistMessage> sent;
+  Persist again(other.node.context, other.memory, other.node.events, &store,
+                {.send = [&sent](NodeId, const Frame& frame) {
+                  sent.push_back(*message_in<PersistMessage>(frame));
+                  return true;
+                }});
+  again.on_key(persist_key(other.node.context.mirror.keys()), value, revision);
+  again.before_show({Step(11), 0});  // its pages show that already
+  ASSERT_FALSE(sent.empty());
+  EXPECT_EQ(sent.back().pinned, 1u);
+  EXPECT_EQ(sent.back().failed, "");
+}
+
+TEST_F(Persisting, APinThatNobodyWantsAnyMoreIsTakenAway) {
+  capture(1, 7);
+  other.arena->arena.slot(1).pin(Generation(1), Step(7));
+  Persist again(other.node.context, other.memory, other.node.events, &store,
+                {.send = [](NodeId, const Frame&) { return true; }});
+  again.on_key(persist_key(other.node.context.mirror.keys()), value, revision);
+  again.before_show({Step(8), 0});
+  EXPECT_TRUE(other.pinned().empty());
+}
+
+TEST_F(Persisting, WhatNoLinkCouldBringIsToldOverTheNextOne) {
+  other.linked = false;
+  capture(1, 10);
+  commit(10);
+  EXPECT_EQ(record().phase, PersistPhase::pinning);
+  other.linked = true;
+  other.persist.on_link_up(NodeId(0));
+  settle();
+  EXPECT_EQ(record().published, Step(10));
+}
+
+TEST_F(Persisting, ASwapThatIsLostIsDecidedAnew) {
+  PersistRecord others = record();
+  others.step = Step(15);
+  ++others.attempt;
+  value = to_json(others);
+  ++revision;
+  capture(1, 10);
+  commit(10);
+  EXPECT_EQ(record().step, Step(15)) << "of whoever swapped before";
+}
+
+TEST_F(Persisting, TheJobMayEndOnlyWhenItsLastStepIsWritten) {
+  EXPECT_FALSE(root.persist.may_end());
+  capture(1, 7);
+  commit(7);
+  for (const std::uint32_t seat : {0u, 1u})
+    root.node.context.mirror.note_finish(Seat(seat), {Generation(1), Step(7), true});
+  EXPECT_FALSE(root.persist.may_end());
+  settle();
+  EXPECT_EQ(record().published, Step(7));
+  EXPECT_TRUE(root.persist.may_end());
+}
+
+TEST_F(Persisting, WhatMayBeGoneOnFromIsTheNewestFirst) {
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    capture(static_cast<std::uint32_t>(i % 3), 10 * i);
+    commit(10 * i);
+  }
+  EXPECT_EQ(other.persist.stored(), (std::vector<Step>{Step(30), Step(20), Step(10)}));
+}
+
+}  // namespace
+}  // namespace pawl::job

@@ -1,0 +1,200 @@
+"""The job writes its own checkpoints from memory while it trains, whoever dies meanwhile, and comes back from them."""
+import json
+import os
+import shutil
+import time
+
+import harness
+import record
+from harness import JobTest, jobs, reference_run, run_pawl
+
+STEPS = harness.SMALL["steps"]
+
+
+def flip_a_byte(path):
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+class PersistTest(JobTest):
+    def setUp(self):
+        self.folder = os.path.join(self.scratch(), "checkpoints")
+
+    def persisted(self, every, *flags, **options):
+        return self.job("--checkpoint", self.folder, "--every", str(every), *flags, **{"nodes": 3, **options})
+
+    def published(self, folder=None):
+        found = [name for name in os.listdir(folder or self.folder) if name != "pawl-job.json"]
+        return sorted(int(name.removeprefix("step-")) for name in found if not name.endswith(".pawl-partial"))
+
+    def wait_published(self, job, count):
+        job.wait_until(lambda _: os.path.isdir(self.folder) and len(self.published()) >= count,
+                       f"{count} checkpoints", 60)
+
+    def told(self, job, kind):
+        return [event for event in job.events() if event["kind"] == kind]
+
+    def assert_sound(self, steps):
+        for step in steps:
+            code, said = run_pawl("verify", os.path.join(self.folder, f"step-{step}"))
+            self.assertEqual(0, code, said)
+
+    def assert_as_undisturbed(self, job):
+        """But for how often steps were done."""
+        self.assertEqual(0, job.wait_end(120), job.tail())
+        compared = record.compare(job.run(), reference_run(job.seed, job.node_count, **job.size), STEPS,
+                                  job.node_count)
+        self.assertEqual([], compared.differences)
+
+    def test_steps_are_written_while_it_trains(self):
+        with self.persisted(70) as job:
+            status = job.wait_step(80)[0]["checkpoint"]
+            self.assertEqual(self.folder, status["path"])
+            self.assertEqual(70, status["every_steps"])
+            self.wait_published(job, 4)
+            job.wait_until(lambda _: len(self.told(job, "checkpoint_published")) == 4, "four events", 20)
+            told = self.told(job, "checkpoint_published")
+            self.finish(job)
+        self.assertEqual([70, 140, 210, 280, STEPS], self.published(), "the last step is written as well")
+        self.assertEqual([70, 140, 210, 280], [event["step"] for event in told])
+        self.assert_sound(self.published())
+        code, said = run_pawl("inspect", os.path.join(self.folder, "step-70"))
+        self.assertEqual(0, code, said)
+        self.assertIn("of 3 seats", said)
+        self.assertNotIn("seat_volatile", said)
+
+    def test_by_time(self):
+        with self.persisted("1s", hold_end=False) as job:
+            self.finish(job)
+        self.assertGreater(len(self.published()), 1)
+        self.assertEqual(STEPS, self.published()[-1])
+
+    def test_daemons_are_killed_meanwhile(self):
+        """Of the root and of another node, in whatever phase the attempt is."""
+        with self.persisted(5) as job:
+            for kill in range(int(os.environ.get("PAWL_KILLS", "6"))):
+                node = job.node_of_seat((0, 1, 0, 2)[kill % 4])
+                job.drill("kill", "daemon", str(node))
+                before = len(self.published())
+                self.wait_published(job, before + 2)
+                self.assertFalse(job.ended(), job.tail())
+            self.finish(job)
+        self.assertEqual(STEPS, self.published()[-1])
+        self.assert_sound(self.published()[-3:])
+        self.assertEqual([], [name for name in os.listdir(self.folder) if name.endswith(".pawl-partial")])
+
+    def test_a_node_dies_meanwhile(self):
+        for seat in (0, 1):
+            with self.subTest(seat=seat), self.persisted(5) as job:
+                self.wait_published(job, 2)
+                before = job.wait_spare()
+                job.kill_node(job.node_of_seat(seat))
+                job.wait_running(jobs.generation(before))
+                self.wait_published(job, len(self.published()) + 2)
+                self.finish(job, recoveries=1)
+            self.assert_sound(self.published()[-2:])
+            shutil.rmtree(self.folder)
+
+    def lose_two(self, job, damage):
+        """Seats 0 and 1 at once: seat 0's copy lies at seat 1's node."""
+        job.wait_spare(2)
+        self.wait_published(job, 2)
+        damaged = damage(self.published())
+        for step in damaged:
+            flip_a_byte(os.path.join(self.folder, f"step-{step}", "data-00000.safetensors"))
+        before = job.nodes()
+        job.kill_node(job.node_of_seat(0), job.node_of_seat(1))
+        return damaged, before
+
+    def test_more_die_than_memory_covers(self):
+        with self.persisted(20, spares=2) as job:
+            before = self.lose_two(job, lambda published: [])[1]
+            job.wait_running(jobs.generation(before), 60)
+            self.wait_published(job, len(self.published()) + 1)
+            restored = self.told(job, "seat_restored")
+            self.assertEqual({0, 1, 2}, {event["seat"] for event in restored if event["source"] == "storage"})
+            self.assert_as_undisturbed(job)
+        self.assertEqual(STEPS, self.published()[-1])
+
+    def test_the_newest_checkpoint_is_damaged(self):
+        with self.persisted(20, spares=2) as job:
+            damaged, before = self.lose_two(job, lambda published: published[-1:])
+            job.wait_running(jobs.generation(before), 60)
+            self.wait_published(job, len(self.published()) + 1)
+            paths = [event["path"] for event in self.told(job, "seat_restored") if event["source"] == "storage"]
+            self.assertEqual({os.path.join(self.folder, f"step-{damaged[0] - 20}")}, set(paths[-3:]))
+            self.assert_as_undisturbed(job)
+        self.assert_sound(self.published())
+
+    def test_all_checkpoints_are_damaged(self):
+        with self.persisted(20, spares=2) as job:
+            self.lose_two(job, lambda published: published)
+            self.assertEqual(1, job.wait_end(60), job.tail())
+            self.assert_says(job.output(), "cannot recover", "nor can it go on from a checkpoint",
+                             "data-00000.safetensors")
+
+    def test_a_job_goes_on_where_another_ended(self):
+        with self.persisted(50, hold_end=False) as job:
+            self.finish(job)
+        undisturbed = self.folder
+        for resume in ("auto", "named"):
+            with self.subTest(resume=resume):
+                self.folder = os.path.join(self.scratch(), "again")
+                shutil.copytree(undisturbed, self.folder)
+                for step in (250, STEPS):
+                    shutil.rmtree(os.path.join(self.folder, f"step-{step}"))
+                named = os.path.join(self.folder, "step-150")
+                with self.persisted(50, "--resume", "auto" if resume == "auto" else named, wait=False,
+                                    hooks=False) as job:
+                    self.assertEqual(0, job.wait_end(120), job.tail())
+                    first = min(line["step"] for line in job.run().lines)
+                    self.assertEqual(201 if resume == "auto" else 151, first)
+                code, said = run_pawl("diff", os.path.join(undisturbed, f"step-{STEPS}"),
+                                      os.path.join(self.folder, f"step-{STEPS}"))
+                self.assertEqual(0, code, said)
+
+    def test_a_job_of_another_size_is_refused(self):
+        with self.persisted(100, hold_end=False) as job:
+            self.finish(job)
+        with self.persisted(100, "--resume", "auto", nodes=4, wait=False, hooks=False) as job:
+            self.assertEqual(1, job.wait_end(60), job.tail())
+            self.assert_says(job.output(), "nor can it go on from a checkpoint")
+
+    def test_the_disk_is_taken_away_and_comes_back(self):
+        with self.persisted(20) as job:
+            self.wait_published(job, 1)
+            away = self.folder + "-away"
+            os.rename(self.folder, away)
+            job.wait_until(lambda nodes: any(node.get("checkpoint", {}).get("failures", 0) > 0
+                                             for node in nodes.values()), "a failure", 60)
+            os.rename(away, self.folder)
+            self.wait_published(job, len(self.published()) + 1)
+            self.finish(job)
+        self.assertEqual(STEPS, self.published()[-1])
+
+    def test_what_cannot_be_is_said(self):
+        os.makedirs(os.path.join(self.folder, "step-40"))
+        with open(os.path.join(self.folder, "pawl-job.json"), "w", encoding="utf-8") as file:
+            json.dump({"job": "another", "token_digest": "12"}, file)
+        for flags, words in (
+                (["--checkpoint", self.folder], ["holds checkpoints of job another already", "--resume auto"]),
+                (["--checkpoint", self.folder, "--every", "soon"], ["--every soon", "a number of steps"]),
+                (["--checkpoint", self.folder, "--every", "0"], ["--every 0"]),
+                (["--every", "5"], ["--checkpoint DIR"]),
+                (["--resume", "auto"], ["--checkpoint DIR"]),
+                (["--checkpoint", self.folder, "--resume", os.path.join(self.folder, "step-40")],
+                 ["there is no checkpoint that a job wrote"]),
+                (["--checkpoint", "/proc/checkpoints"], ["/proc/checkpoints"])):
+            with self.subTest(flags=flags):
+                started = time.monotonic()
+                code, said = run_pawl("run", *flags, "--", harness.CHARLM, "--steps", "1")
+                self.assertIn(code, (1, 2), said)
+                self.assertLess(time.monotonic() - started, 10)
+                self.assert_says(said, *words)
+
+
+if __name__ == "__main__":
+    harness.main()
