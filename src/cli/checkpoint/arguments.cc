@@ -240,6 +240,12 @@ void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int(
   add_output(*diff, d.json);
   diff->callback([&all, &chosen] { chosen = [&all] { return command_diff(all.diff); }; });
 
+  CLI::App* ls =
+      app.add_subcommand("ls", "list the checkpoints that a job wrote into a folder (`pawl run --checkpoint`)");
+  ls->add_option("path", all.ls.path, "the folder, or one of its checkpoints")->required();
+  add_output(*ls, all.ls.json);
+  ls->callback([&all, &chosen] { chosen = [&all] { return command_ls(all.ls); }; });
+
   CLI::App* verify =
       app.add_subcommand("verify", "read a whole checkpoint, check its checksums, compare copies that should be equal");
   verify->add_option("path", all.verify.path, "a file or a folder")->required();

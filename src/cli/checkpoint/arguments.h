@@ -16,6 +16,7 @@ struct CheckpointArguments {
   InspectOptions inspect;
   ConvertOptions convert;
   DiffOptions diff;
+  LsOptions ls;
   VerifyOptions verify;
   std::string convert_to, family, inspect_family;  // as they were typed
 };

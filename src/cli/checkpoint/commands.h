@@ -1,4 +1,4 @@
-// The commands that look into checkpoints of any format: inspect, convert, diff, verify. One file each.
+// The commands that look into checkpoints of any format: inspect, convert, diff, verify, ls. One file each.
 //
 // They need no job and no daemon: what they call is src/formats (open_checkpoint) and src/reshape (plan, execute). Exit
 // codes as of all commands (cli/exit_codes.h): 1 also where diff finds a difference, 4 where something of a checkpoint is
@@ -63,6 +63,12 @@ struct DiffOptions {
   bool json = false;
 };
 int command_diff(const DiffOptions& options);
+
+struct LsOptions {
+  std::string path;  // a folder with checkpoints, or one of them
+  bool json = false;
+};
+int command_ls(const LsOptions& options);
 
 struct VerifyOptions {
   std::string path;
