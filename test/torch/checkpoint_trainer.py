@@ -1,4 +1,4 @@
-"""A training whose steps pawld writes to storage; after one of them the script saves by itself, for a comparison."""
+"""A training whose steps pawld writes to storage; some of them the script saves by itself, for a comparison."""
 import argparse
 import time
 
@@ -10,8 +10,7 @@ import pawl
 options = argparse.ArgumentParser()
 options.add_argument("--kind", choices=("ddp", "zero", "fsdp2"), required=True)
 options.add_argument("--steps", type=int, required=True)
-options.add_argument("--save-after", type=int, default=0)
-options.add_argument("--save-to")
+options.add_argument("--save-to", help="a folder for what the script saves of some steps")
 options = options.parse_args()
 
 
@@ -63,6 +62,6 @@ for step in job.steps(options.steps):
         loss.backward()
         optimizer.step()
         scheduler.step()
-    if step == options.save_after and not step.lost and not step.rehearsal:
+    if options.save_to and 10 <= step < 15 and not step.lost and not step.rehearsal:
         import pawl.torch
-        pawl.torch.save(options.save_to, model, optimizer, values={"step": int(step)})
+        pawl.torch.save(f"{options.save_to}/{int(step)}", model, optimizer, values={"step": int(step)}, overwrite=True)

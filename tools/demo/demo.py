@@ -52,6 +52,8 @@ def parse():
     parser.add_argument("--record", help="where the record goes (JSON); by default out/demo-<seed>/record.json")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--checkpoint", metavar="DIR", help="the job writes its own checkpoints there meanwhile")
+    parser.add_argument("--every", default="50", help="how often: steps, or a time such as 5s")
     parser.add_argument("--keep", action="store_true", help="keep what the trainers wrote down, and the job's logs")
     parser.add_argument("--reference-only", action="store_true", help="only the undisturbed run")
     options = parser.parse_args()
@@ -103,6 +105,8 @@ class Demo:
         flags = ["--standalone", "--nnodes", str(options.nodes), "--spares", str(options.spares), "--test-hooks"]
         if options.keep:
             flags.append("--keep")
+        if options.checkpoint:
+            flags += ["--checkpoint", options.checkpoint, "--every", options.every]
         name = f"demo-{options.seed}-{secrets.token_hex(2)}"
         if options.notice:
             line(paint(f"Not the GPT but the C++ trainer: {options.notice}\n", "yellow"))

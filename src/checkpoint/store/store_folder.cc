@@ -1,8 +1,8 @@
 #include "checkpoint/store/store_folder.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
-#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -177,15 +177,23 @@ Status check_aliases(const StoreManifest& manifest) {
   return {};
 }
 
-void keep_first_boxes(StoreManifest& manifest) {
+Status keep_first_boxes(StoreManifest& manifest, const StorePublishOptions& options) {
   using Place = std::pair<PerDimension, PerDimension>;
+  FirstFew faults;
   for (StoreManifestTensor& tensor : manifest.tensors) {
     if (tensor.pieces.size() < 2) continue;
-    std::set<Place> seen;
-    std::erase_if(tensor.pieces, [&seen](const StoreManifestPiece& piece) {
-      return !seen.insert({piece.box.begin, piece.box.size}).second;
+    const bool may_differ = options.may_differ.contains({tensor.name, tensor.role});
+    std::map<Place, std::uint32_t> seen;  // and their sums
+    std::erase_if(tensor.pieces, [&](const StoreManifestPiece& piece) {
+      const auto [known, is_new] = seen.try_emplace({piece.box.begin, piece.box.size}, piece.crc32c);
+      if (!is_new && !may_differ && known->second != piece.crc32c)
+        faults.add(text(tensor.name, " (", tensor.role, "), ", text_of(piece.box)));
+      return !is_new;
     });
   }
+  if (!faults.any()) return {};
+  return Error{Code::invalid, text("parts hold different values of one tensor: ", faults.sentence(),
+                                   "; give it a name of its own in each of them, or make it equal")};
 }
 
 Result<StoreManifest> join_shares(const std::string& folder, std::span<const std::string> shares,
@@ -198,7 +206,7 @@ Result<StoreManifest> join_shares(const std::string& folder, std::span<const std
     parsed.push_back(std::move(manifest));
   }
   PAWL_ASSIGN(StoreManifest all, join_manifests(parsed));
-  if (options.equal_boxes == EqualBoxes::keep_first) keep_first_boxes(all);
+  if (options.equal_boxes == EqualBoxes::keep_first) PAWL_TRY(keep_first_boxes(all, options));
   PAWL_TRY(check_manifest_tiles(all));
   all.values = options.values;
   all.aliases = options.aliases;

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -62,14 +63,15 @@ struct StoreOptions {
   std::string attempt = {};  // as PartialOptions has it
 };
 
-// A box of a tensor that several parts hold. `keep_first`: the manifest names that of the part that comes first, though their
-// bytes may differ.
+// A box of a tensor that several parts hold. `keep_first`: the manifest names that of the part that comes first; where their bytes
+// differ publishing fails, unless the tensor is in `may_differ`.
 enum class EqualBoxes : std::uint8_t { refuse, keep_first };
 
 struct StorePublishOptions {
   std::string values = "{}";  // what is no tensor: any JSON text; the reader gets it back as it is
   std::vector<std::pair<std::string, std::string>> aliases;  // tied names: alias, the name that is kept
   EqualBoxes equal_boxes = EqualBoxes::refuse;
+  std::set<std::pair<std::string, std::string>> may_differ = {};  // name, role
 };
 
 class StoreFolder {

@@ -64,6 +64,7 @@ Status check_same_job(Control& control, const LaunchPlan& plan, const KeyValue& 
 
 }  // namespace
 
+// With which checkpoint a job begins is decided by whoever starts it: later there may be newer ones.
 std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   std::string out;
   differ(out, "the protocol version", ours.version, theirs.version);
@@ -79,7 +80,6 @@ std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   differ(out, "--checkpoint", shown(ours.checkpoints.path), shown(theirs.checkpoints.path));
   differ(out, "--every (steps)", ours.checkpoints.every_steps, theirs.checkpoints.every_steps);
   differ(out, "--every (ms)", ours.checkpoints.every_ms, theirs.checkpoints.every_ms);
-  differ(out, "--resume", shown(ours.checkpoints.resume_path), shown(theirs.checkpoints.resume_path));
   differ(out, "--no-wait", !ours.wait_for_spare, !theirs.wait_for_spare);
   differ(out, "--test-hooks", ours.test_hooks, theirs.test_hooks);
   differ(out, "--gate-off", ours.gate_off, theirs.gate_off);

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "checkpoint/formats/native/store_manifest.h"
+#include "checkpoint/store/checkpoint_folder.h"
 #include "cli/job/commands.h"
 #include "cli/job/launcher.h"
 #include "cli/job/namespaces.h"
@@ -140,8 +140,8 @@ Result<Interval> interval_of(std::string_view every) {
   std::uint64_t unit_ms = 0;
   const char last = every.empty() ? '0' : every.back();
   if (last == 's') unit_ms = 1000;
-  if (last == 'm') unit_ms = 60 * 1000;
-  if (last == 'h') unit_ms = 3600 * 1000;
+  if (last == 'm') unit_ms = 60'000;
+  if (last == 'h') unit_ms = 3'600'000;
   std::uint64_t number = 0;
   if (!parse_number(every.substr(0, every.size() - (unit_ms > 0 ? 1 : 0)), number) || number == 0 ||
       number > 1000000000)
@@ -155,15 +155,12 @@ std::string absolute(const std::string& path) {
   return path.empty() || path.front() == '/' ? path : text(here != nullptr ? here : ".", "/", path);
 }
 
-// The checkpoints of jobs in a folder, by their steps, the newest first.
+// The checkpoints of jobs in a folder that look whole, by their steps, the newest first.
 Result<std::vector<Step>> published_in(const std::string& folder) {
+  PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> listed, checkpoint::list_checkpoints(folder));
   std::vector<Step> steps;
-  PAWL_ASSIGN(const std::vector<std::string> names, real_files().list(folder));
-  for (const std::string& name : names)
-    if (Step step; name.starts_with("step-") && parse_number(std::string_view(name).substr(5), step.value) &&
-                   checkpoint_path(folder, step) == join_path(folder, name) &&
-                   path_exists(join_path(join_path(folder, name), checkpoint::kStoreMarkerName)))
-      steps.push_back(step);
+  for (const checkpoint::ListedCheckpoint& one : listed)
+    if (one.finished && one.damage.empty()) steps.emplace_back(one.step);
   std::ranges::sort(steps, std::greater());
   return steps;
 }

@@ -71,6 +71,24 @@ std::string seat_table(const json& document) {
   return table(rows);
 }
 
+// Of a job that writes its own.
+std::string checkpoint_line(const json& document) {
+  for (const json& node : array_in(document, "nodes")) {
+    const json& checkpoint = member_of(node, "checkpoint");
+    if (!checkpoint.is_object()) continue;
+    const std::uint64_t published = number_in(checkpoint, "published");
+    std::string out = text("\ncheckpoints in ", string_in(checkpoint, "path"), ": ",
+                           published > 0 ? text("step ", published, " is there") : "none yet");
+    const std::string phase = string_in(checkpoint, "phase");
+    if (phase != "idle")
+      out += text(", step ", number_in(checkpoint, "step"), phase == "writing" ? " is being written" : " is next");
+    if (number_in(checkpoint, "failures") > 0)
+      out += text("; the last ", number_in(checkpoint, "failures"), " failed: ", string_in(checkpoint, "why"));
+    return out;
+  }
+  return {};
+}
+
 std::string job_lines(const json& document, const std::vector<std::string>& why) {
   std::string out = text("job ", string_in(document, "job"), ": ", string_in(document, "phase"), ", generation ",
                          number_in(document, "generation"));
@@ -83,6 +101,7 @@ std::string job_lines(const json& document, const std::vector<std::string>& why)
                     ? ""
                     : text(" over ", number_in(redundancy, "domains"), " failure domains"));
   if (number_in(document, "resume") > 0) out += text(", last resumed from ", number_in(document, "resume"));
+  out += checkpoint_line(document);
   if (const std::string waiting = string_in(document, "waiting"); !waiting.empty())
     out += text("\nwaiting for ", waiting);
   if (const std::string verdict = string_in(document, "verdict"); !verdict.empty()) out += text("\nverdict: ", verdict);

@@ -7,9 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/contains.h"
 #include "base/log.h"
-#include "env/files.h"
-#include "job/persist/persist_record.h"
 #include "job/recovery/paths.h"
 
 namespace pawl::job {
@@ -18,6 +17,10 @@ using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
 namespace {
+
+// Storage that does not answer well here is asked again for half a minute.
+constexpr std::uint32_t kStoredTries = 20;
+constexpr Duration kStoredPause = 1500ms;
 
 bool have_all(const std::vector<FetchFromPlace>& places, std::span<const Source> all) {
   std::vector<Source> there;
@@ -42,7 +45,7 @@ void Imports::begin() {
       imported_.insert(member.seat);
     } else if (is_own && !is_part) {
       strike(*source, "the step is not in the own arena any more", {struck_of(in_arenas(*source), source->extent)});
-    } else if (source->kind == SourceKind::storage && store_ != nullptr) {
+    } else if (source->kind == SourceKind::storage && storage_.store != nullptr) {
       stored_.waiting.push_back(member.seat);
     } else if (!is_in_memory(source->kind)) {
       mover_.give_up_node(text("the state of seat ", member.seat, " is in ", name_of(source->kind),
@@ -80,8 +83,8 @@ bool Imports::can_be_fetched(Seat seat) const {
 std::optional<FetchState> Imports::fetch_of(Seat seat) const {
   for (const auto& fetch : fetches_)
     if (fetch->seat() == before_of(context_.mirror, seat)) return fetch->state();
-  for (const auto& import : stored_.imports)
-    if (import->before() == before_of(context_.mirror, seat)) return import->state();
+  for (auto import = stored_.imports.rbegin(); import != stored_.imports.rend(); ++import)  // the last try
+    if ((*import)->before() == before_of(context_.mirror, seat)) return (*import)->state();
   return std::nullopt;
 }
 
@@ -137,7 +140,10 @@ void Imports::end() {
 // --- From storage
 
 void Imports::declare(Seat seat, const ArenaSpec& spec) {
-  stored_.declared.insert_or_assign(seat, spec);
+  if (!contains(stored_.waiting, seat)) return;  // it is told again at each drive, and may be long
+  const auto known = stored_.declared.find(seat);
+  if (known == stored_.declared.end() || known->second.layout_digest != spec.layout_digest)
+    stored_.declared.insert_or_assign(seat, spec);
 }
 
 void Imports::start_stored() {
@@ -159,8 +165,8 @@ void Imports::start_stored(Seat seat, ArenaSpec spec) {
   const Source* source = context_.mirror.source_of(seat);
   spec.shelf_count = context_.mirror.ring().replica_count();
   stored_.imports.push_back(StoredImport::start(
-      {.store = store_,
-       .path = stored_path(source->step),
+      {.store = storage_.store,
+       .path = storage_.path_of(source->step),
        .seat = seat,
        .before = before_of(context_.mirror, seat),
        .slot_generation = source->slot_generation,
@@ -176,12 +182,6 @@ void Imports::start_stored(Seat seat, ArenaSpec spec) {
            }}));
 }
 
-std::string Imports::stored_path(Step step) const {
-  const JobSpec& spec = context_.mirror.spec();
-  if (step > spec.checkpoints.resume_step) return checkpoint_path(spec.checkpoints.path, step);
-  return checkpoint_path(parent_path(spec.checkpoints.resume_path), step);  // as it began
-}
-
 void Imports::finished_stored(Generation generation, Seat seat, const Status& status, Duration took) {
   if (context_.mirror.generation() != generation || !context_.is_restoring()) return;
   const Source source = *context_.mirror.source_of(seat);
@@ -190,17 +190,25 @@ void Imports::finished_stored(Generation generation, Seat seat, const Status& st
     const std::optional<FetchState> fetched = fetch_of(seat);
     events_.tell("seat_restored", Json{{"seat", seat.value},
                                        {"source", name_of(source.kind)},
-                                       {"path", stored_path(source.step)},
+                                       {"path", storage_.path_of(source.step)},
                                        {"bytes", fetched ? fetched->total : 0},
                                        {"ms", static_cast<double>(took / 1us) / 1000.0}}
                                       .dump());
     return context_.drive();
   }
   if (status.error().code == Code::cancelled) return;
-  log_error("import_failed", "seat", seat, "step", source.step, "from", stored_path(source.step), "why",
+  log_error("import_failed", "seat", seat, "step", source.step, "from", storage_.path_of(source.step), "why",
             status.error().what);
-  if (status.error().code == Code::full)
-    return mover_.give_up_node(text("seat ", seat, " can't be restored here: ", status.error().what));
+  // Damaged, or of another state: for everybody. Anything else may be this node's own.
+  const Code code = status.error().code;
+  const bool is_wrong = code == Code::corrupt || code == Code::invalid || code == Code::not_found;
+  if (!is_wrong && code != Code::full && ++stored_.tries[seat] < kStoredTries)
+    return context_.after(kStoredPause, [this, generation, seat] {
+      if (context_.mirror.generation() != generation || !context_.is_restoring()) return;
+      stored_.waiting.push_back(seat);
+      context_.drive();
+    });
+  if (!is_wrong) return mover_.give_up_node(text("seat ", seat, " can't be restored here: ", status.error().what));
   mover_.report({FaultKind::corrupt_source, std::nullopt, seat, text("checkpoint: ", status.error().what), 0},
                 {{{}, before_of(context_.mirror, seat), SourceKind::storage, source.slot_generation, source.step}});
 }

@@ -5,7 +5,8 @@
 // the seat before (Member::before): a seat that goes on from another one reads that one's slots, and keeps them as its own. Sources are reported, and never tried again, only if they
 // say themselves that they haven't got what they should, and no other has it; if this node can't fetch, it gives up its
 // seats. Of a checkpoint in storage the seat's layout must be known first: of the arena here, or as its trainer declares it.
-// One that can't be read is struck out for all, whatever the reason.
+// One that is damaged, gone, or of another state is struck out for all; where it can't be read here it is tried again, and
+// then the node gives up its seats.
 //
 // A pawld may die anywhere in `restoring` and the next one finds (docs/protocol.md: slots outlive it, its tasks do not):
 //   slot here           trainer          `ready`   the next pawld
@@ -42,10 +43,16 @@
 
 namespace pawl::job {
 
+// From where checkpoints are read.
+struct ImportStorage {
+  CheckpointStore* store = nullptr;  // none: nothing is
+  std::function<std::string(Step)> path_of = {};
+};
+
 class Imports {
  public:
   Imports(NodeContext& context, Trainers& trainers, SeatArenas& arenas, Streams& streams, StateMover& mover,
-          Events& events, std::function<Hello(Purpose)> hello, CheckpointStore* store = nullptr)
+          Events& events, std::function<Hello(Purpose)> hello, ImportStorage storage = {})
       : context_(context),
         trainers_(trainers),
         arenas_(arenas),
@@ -53,7 +60,7 @@ class Imports {
         mover_(mover),
         events_(events),
         hello_(std::move(hello)),
-        store_(store),
+        storage_(std::move(storage)),
         workers_([&context] { context.post([&context] { context.drive(); }); }) {}
 
   void begin();          // of the state's generation
@@ -95,7 +102,7 @@ class Imports {
   StateMover& mover_;
   Events& events_;
   std::function<Hello(Purpose)> hello_;
-  CheckpointStore* const store_;  // none: nothing is read from storage
+  const ImportStorage storage_;
   Workers workers_;
   std::set<Seat> imported_;
   std::set<Seat> filling_;
@@ -104,6 +111,7 @@ class Imports {
   struct FromStorage {
     std::map<Seat, ArenaSpec> declared;
     std::vector<Seat> waiting;  // for their layouts, or their trainers to join
+    std::map<Seat, std::uint32_t> tries;
     std::vector<std::shared_ptr<StoredImport>> imports;
   };
   FromStorage stored_;

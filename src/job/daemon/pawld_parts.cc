@@ -195,9 +195,9 @@ Pawld::Parts::Parts(Pawld& pawld)
             std::erase_if(cut, [&pawld](NodeId node) { return pawld.neighbours_->is_up(node); });
             return cut;
           }),
-      imports(
-          pawld.context_, trainers, arenas, streams, mover, events,
-          [&pawld](Purpose purpose) { return pawld.hello(purpose); }, pawld.lines_.checkpoints.get()),
+      imports(pawld.context_, trainers, arenas, streams, mover, events,
+              [&pawld](Purpose purpose) { return pawld.hello(purpose); },
+              {pawld.lines_.checkpoints.get(), [this](Step step) { return persist.path_of(step); }}),
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); },
               {.is_given_up = [this](const TrainerProcess& trainer) { return pages.has_given_up_last(trainer); },
                .do_again =

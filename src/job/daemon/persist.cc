@@ -9,6 +9,7 @@
 #include "base/contains.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "env/files.h"
 #include "job/persist/seat_share.h"
 
 namespace pawl::job {
@@ -18,6 +19,7 @@ using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
 constexpr Duration kSwapPause = 50ms;
+constexpr Duration kTaskPatience = 5min;    // of the root, with a folder that it begins or publishes
 constexpr std::uint32_t kToldFailures = 3;  // of a step that could not be kept: now and then one is void
 
 // One seat's slot, to be written where nothing else runs.
@@ -42,10 +44,15 @@ Status write_slot(CheckpointStore& store, const std::string& folder, const SlotT
   PAWL_ASSIGN(const SeatLayout layout, parse_layout(spec.layout));
   const std::string info = to_json(SeatInfo{slot.samples(), spec.bucket_bytes});
   const auto pieces = share_of(layout, what.seat, slot.payload(), spec.layout, info);
-  PAWL_TRY(store.write(folder, {what.seat, pieces, values_in(layout, slot.payload())}, progress));
+  const std::string beside = text_of(beside_of(layout, what.seat, slot.payload()));
+  PAWL_TRY(store.write(folder, {what.seat, pieces, beside, values_in(layout, slot.payload())}, progress));
   if (!is_still(slot, what.word))
     return Error{Code::stale, text("seat ", what.seat.value, ": its slot changed while it was written")};
   return {};
+}
+
+void remove_later(Tasks& tasks, std::shared_ptr<OpenCheckpoint> open) {
+  if (open) (void)tasks.start("pawl-persist", [open = std::move(open)]() mutable { open.reset(); });
 }
 
 }  // namespace
@@ -79,6 +86,7 @@ void Persist::before_show(Progress progress) {
   }
   if (is_current() && told_.record.phase != PersistPhase::idle && progress.settled() >= told_.record.step) pin_seats();
   shown_ = progress;
+  pass_on();
 }
 
 void Persist::enter() {
@@ -87,7 +95,9 @@ void Persist::enter() {
   passed_on_.reset();
   let_go();
   root_.busy = false;
-  root_.pending.reset();
+  root_.task_since.reset();
+  // What was published, and the key does not say so yet, stays to be said.
+  if (root_.pending && root_.pending->published <= told_.record.published) root_.pending.reset();
   root_.changed_at = context_.clock->now();
   if (root_.ran_at == Duration::zero()) root_.ran_at = context_.clock->now();
   drop_open();
@@ -187,7 +197,9 @@ void Persist::begin_writing() {
     if (own.done != Done::pinned) return;
     slots.push_back({seat, own.arena, own.slot, own.word});
   }
+  if (!writes_.expired()) return fail("the storage has not come back from an earlier write", false);
   attempt_.writes = std::make_shared<PartProgress>();
+  writes_ = attempt_.writes;
   (void)context_.environment->tasks.start("pawl-persist", [this, slots = std::move(slots), writes = attempt_.writes,
                                                            folder = told_.record.folder, attempt = attempt_.number] {
     for (const SlotToWrite& slot : slots) {
@@ -213,11 +225,27 @@ void Persist::wrote(std::uint64_t attempt, Seat seat, const Status& status) {
 
 // --- Up the tree
 
+// Of the attempt's step, on all seats: a later one is committed, or none comes.
+bool Persist::is_window_over() const {
+  const JobMirror& mirror = context_.mirror;
+  return shown_.committed > told_.record.step ||
+         mirror.finishes().finished_count(mirror.generation()) >= mirror.state().seats.size();
+}
+
+// What has been found of a slot since it was written.
+void Persist::look_again() {
+  if (told_.record.phase != PersistPhase::writing) return;
+  for (const auto& [seat, own] : attempt_.seats)
+    if (own.done == Done::written && !is_still(own.arena->arena.slot(own.slot), own.word))
+      fail(text("seat ", seat.value, ": step ", told_.record.step.value, " was written while it was copied"), true);
+}
+
 PersistTally Persist::own_tally() const {
   PersistTally tally;
   for (const auto& [seat, own] : attempt_.seats) {
     tally.pinned += own.done == Done::pinned || own.done == Done::written ? 1 : 0;
     tally.written += own.done == Done::written ? 1 : 0;
+    tally.proven += own.done == Done::written && is_window_over() ? 1 : 0;
   }
   tally.bytes = attempt_.writes ? attempt_.writes->bytes.load() : 0;
   tally.failed = attempt_.failed;
@@ -229,19 +257,21 @@ PersistTally Persist::tally() const {
   PersistTally all = own_tally();
   for (const auto& [node, told] : children_)
     if (told.attempt == told_.record.attempt)
-      add(all, {told.pinned, told.written, told.bytes, told.failed, told.unpinned});
+      add(all, {told.pinned, told.written, told.proven, told.bytes, told.failed, told.unpinned});
   return all;
 }
 
 void Persist::pass_on() {
   if (!is_current() || attempt_.number == 0) return;
+  look_again();
   const PersistTally all = tally();
   const JobMirror& mirror = context_.mirror;
   if (mirror.is_root()) {
     if (std::exchange(root_.last, all) != all) root_.changed_at = context_.clock->now();
     return;
   }
-  PersistMessage news{entered_, attempt_.number, all.pinned, all.written, all.bytes, all.failed, all.unpinned};
+  PersistMessage news{entered_,   attempt_.number, all.pinned, all.written,
+                      all.proven, all.bytes,       all.failed, all.unpinned};
   if (passed_on_ == news) return;
   const auto parent = mirror.node_at((mirror.my_position() - 1) / 2);
   if (parent && hooks_.send(*parent, frame_of(PersistMessage(news)))) passed_on_ = std::move(news);
@@ -266,9 +296,19 @@ void Persist::tick() {
   if (is_on()) pass_on();  // what is written grows; or no link stood
 }
 
+// Of this job's own, or of those beside the one with which it began.
+std::string Persist::path_of(Step stored) const {
+  const CheckpointSpec& checkpoints = context_.mirror.spec().checkpoints;
+  const PersistRecord& record = told_.record;
+  const bool is_own = stored == record.published || contains(record.older, stored) ||
+                      (root_.pending && stored == root_.pending->published) || checkpoints.resume_path.empty();
+  return checkpoint_path(is_own ? checkpoints.path : parent_path(checkpoints.resume_path), stored);
+}
+
 std::vector<Step> Persist::stored() const {
   std::vector<Step> steps = told_.record.older;
-  if (told_.record.published > Step(0)) steps.insert(steps.begin(), told_.record.published);
+  for (const Step step : {told_.record.published, root_.pending ? root_.pending->published : Step(0)})
+    if (step > Step(0) && !contains(steps, step)) steps.push_back(step);
   const JobSpec& spec = context_.mirror.spec();
   std::vector<Step> before = spec.checkpoints.resume_older;
   if (spec.checkpoints.resume_step > Step(0)) before.push_back(spec.checkpoints.resume_step);
@@ -311,7 +351,10 @@ bool Persist::is_here() const {
 }
 
 void Persist::drive() {
-  if (!is_on() || context_.ending || !is_here() || !context_.mirror.is_root() || root_.busy) return;
+  if (!is_on() || context_.ending || !is_here() || !context_.mirror.is_root()) return;
+  give_up_stuck_task();
+  if (root_.busy) return;
+  if (root_.pending && root_.pending->attempt != told_.record.attempt) root_.pending.reset();  // others went on
   if (root_.pending) return swap(PersistRecord(*root_.pending));
   const PersistView now = view();
   act(next_persist_move(now), now.record);
@@ -351,18 +394,39 @@ void Persist::swap(const PersistRecord& next) {
                                      });
 }
 
-void Persist::begin_folder() {
+std::uint64_t Persist::begin_task() {
   root_.busy = true;
+  root_.task_since = context_.clock->now();
+  return ++root_.task;
+}
+
+bool Persist::end_task(std::uint64_t task) {
+  if (task != root_.task || !root_.task_since) return false;
+  root_.task_since.reset();
+  root_.busy = false;
+  return true;
+}
+
+// Whatever it still does: it publishes what all have written, or nothing.
+void Persist::give_up_stuck_task() {
+  if (!root_.task_since || context_.clock->now() - *root_.task_since <= kTaskPatience) return;
+  (void)end_task(root_.task);
+  give_up({PersistMove::Kind::give_up, Step(0), "the storage does not answer", false});
+}
+
+void Persist::begin_folder() {
   root_.begun_at = context_.clock->now();
   const PersistRecord record = told_.record;
   (void)context_.environment->tasks.start(
-      "pawl-persist",
-      [this, record, of = entered_, path = checkpoint_path(context_.mirror.spec().checkpoints.path, record.step)] {
-        auto begun = std::make_shared<Result<std::unique_ptr<OpenCheckpoint>>>(store_->begin(path, record.attempt));
-        context_.post([this, record, of, begun] {
-          if (of != entered_)
-            return drop(begun->has_value() ? std::shared_ptr<OpenCheckpoint>(std::move(**begun)) : nullptr);
-          root_.busy = false;
+      "pawl-persist", [this, record, task = begin_task(),
+                       owner = claim_text(context_.mirror.spec().job, context_.mirror.spec().token_digest),
+                       path = checkpoint_path(context_.mirror.spec().checkpoints.path, record.step)] {
+        auto begun =
+            std::make_shared<Result<std::unique_ptr<OpenCheckpoint>>>(store_->begin(path, record.attempt, owner));
+        context_.post([this, record, task, begun] {
+          if (!end_task(task))
+            return remove_later(context_.environment->tasks,
+                                begun->has_value() ? std::shared_ptr<OpenCheckpoint>(std::move(**begun)) : nullptr);
           if (!*begun) return give_up({PersistMove::Kind::give_up, Step(0), begun->error().what, false});
           root_.open = std::move(**begun);
           root_.open_attempt = record.attempt;
@@ -372,21 +436,20 @@ void Persist::begin_folder() {
 }
 
 void Persist::publish() {
-  root_.busy = true;
   const auto seat_count = static_cast<std::uint32_t>(context_.mirror.state().seats.size());
-  (void)context_.environment->tasks.start("pawl-persist", [this, open = root_.open, of = entered_, seat_count] {
-    auto published = std::make_shared<Status>(open->publish(seat_count));
-    context_.post([this, of, published] {
-      if (of != entered_) return;
-      root_.busy = false;
-      if (!*published) return give_up({PersistMove::Kind::give_up, Step(0), published->error().what, false});
-      drop_open();
-      const PersistRecord done = told_.record;
-      root_.pending = after_publish(done, static_cast<std::uint64_t>(context_.clock->wall() / 1ms));
-      tell_published(done);
-      drive();
-    });
-  });
+  (void)context_.environment->tasks.start(
+      "pawl-persist", [this, open = root_.open, task = begin_task(), of = told_.record, seat_count] {
+        auto published = std::make_shared<Status>(open->publish(seat_count));
+        context_.post([this, task, of, published] {
+          const bool in_time = end_task(task);
+          if (!*published && !in_time) return;
+          if (!*published) return give_up({PersistMove::Kind::give_up, Step(0), published->error().what, false});
+          if (in_time) drop_open();
+          root_.pending = after_publish(of, static_cast<std::uint64_t>(context_.clock->wall() / 1ms));
+          tell_published(of);
+          drive();
+        });
+      });
 }
 
 void Persist::give_up(const PersistMove& move) {
@@ -411,12 +474,7 @@ void Persist::tell_published(const PersistRecord& of) {
 
 // What is not published is removed, which takes time.
 void Persist::drop_open() {
-  drop(std::exchange(root_.open, nullptr));
-}
-
-void Persist::drop(std::shared_ptr<OpenCheckpoint> open) {
-  if (open)
-    (void)context_.environment->tasks.start("pawl-persist", [open = std::move(open)]() mutable { open.reset(); });
+  remove_later(context_.environment->tasks, std::exchange(root_.open, nullptr));
 }
 
 }  // namespace pawl::job

@@ -48,6 +48,7 @@ class Persist {
   // At the root: a job of which every seat has ended may end now.
   [[nodiscard]] bool may_end() const;
   [[nodiscard]] const PersistRecord& record() const { return told_.record; }
+  [[nodiscard]] std::string path_of(Step stored) const;
   [[nodiscard]] std::vector<Step> stored() const;  // of which there are checkpoints to go on from, the newest first
   [[nodiscard]] PersistTally tally() const;        // of this node and those below it
 
@@ -74,6 +75,8 @@ class Persist {
     std::shared_ptr<OpenCheckpoint> open;
     std::uint64_t open_attempt = 0;
     bool busy = false;                     // a swap or a task is under way
+    std::uint64_t task = 0;                // counts them; of an earlier one nothing counts any more
+    std::optional<Duration> task_since;    // it runs
     std::optional<PersistRecord> pending;  // how the attempt has ended, until the key says so
     PersistTally last;
     Duration changed_at{};  // record or tally
@@ -93,18 +96,22 @@ class Persist {
   void pin(Seat seat, OwnSeat& own);
   void fail(std::string why, bool unpinned);
   void begin_writing();
+  [[nodiscard]] bool is_window_over() const;
+  void look_again();
   void wrote(std::uint64_t attempt, Seat seat, const Status& status);
   void pass_on();
   [[nodiscard]] PersistTally own_tally() const;
   [[nodiscard]] PersistView view() const;
   void act(const PersistMove& move, const PersistRecord& record);
   void swap(const PersistRecord& next);
+  [[nodiscard]] std::uint64_t begin_task();
+  [[nodiscard]] bool end_task(std::uint64_t task);  // false: it was given up
+  void give_up_stuck_task();
   void begin_folder();
   void publish();
   void give_up(const PersistMove& move);
   void tell_published(const PersistRecord& of);
   void drop_open();
-  void drop(std::shared_ptr<OpenCheckpoint> open);
 
   NodeContext& context_;
   Memory& memory_;
@@ -115,6 +122,7 @@ class Persist {
   Generation entered_;
   Progress shown_;  // what the trainers' pages may show
   Attempt attempt_;
+  std::weak_ptr<PartProgress> writes_;  // of the last attempt that wrote; its task has it as long as it runs
   std::map<NodeId, PersistMessage> children_;
   std::optional<PersistMessage> passed_on_;
   Root root_;

@@ -37,7 +37,8 @@ class FakeStore : public CheckpointStore {
     FakeStore& store_;
     std::string folder_;
   };
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt) override {
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
+                                                const std::string&) override {
     if (!begin_fails.empty()) return Error{Code::full, begin_fails};
     return std::unique_ptr<OpenCheckpoint>(std::make_unique<Open>(*this, text(path, "/", attempt)));
   }
@@ -159,6 +160,11 @@ class Persisting : public testing::Test {
     for (OneNode* one : {&root, &other}) one->persist.before_show({Step(step), 0});
     settle();
   }
+  // And the window of that step is over.
+  void commit_and_go_on(std::uint64_t step) {
+    commit(step);
+    commit(step + 1);
+  }
   void capture(std::uint32_t slot, std::uint64_t step) {
     root.seal(slot, step);
     other.seal(slot, step);
@@ -187,7 +193,7 @@ TEST_F(Persisting, AStepIsPinnedWrittenAndPublishedAndTheNextOneOrdered) {
   commit(9);
   EXPECT_TRUE(root.pinned().empty());
   capture(1, 10);
-  commit(10);
+  commit_and_go_on(10);
   ASSERT_EQ(store.published, std::vector<std::string>{"/c/step-10/1"});
   EXPECT_EQ(store.parts["/c/step-10/1"].size(), 2u);
   EXPECT_EQ(record().published, Step(10));
@@ -204,7 +210,7 @@ TEST_F(Persisting, NothingIsWrittenBeforeAllArePinned) {
   EXPECT_EQ(root.pinned(), (std::set<std::uint32_t>{1}));
   EXPECT_TRUE(store.parts.empty());
   EXPECT_EQ(record().phase, PersistPhase::pinning);
-  commit(10);
+  commit_and_go_on(10);
   EXPECT_EQ(store.published.size(), 1u);
 }
 
@@ -218,7 +224,7 @@ TEST_F(Persisting, ItIsPinnedBeforeThePagesShowMore) {
 TEST_F(Persisting, AnOrderThatComesTooLateIsGivenUpAndTheNextIsFurtherAhead) {
   hidden = Step(20);
   capture(0, 10);
-  commit(10);
+  commit_and_go_on(10);
   EXPECT_EQ(record().step, Step(20));
   capture(1, 20);
   capture(2, 21);
@@ -238,12 +244,13 @@ TEST_F(Persisting, AnOrderThatComesTooLateIsGivenUpAndTheNextIsFurtherAhead) {
 TEST_F(Persisting, AnOrderThatComesWhileThePagesShowThatStepIsInTime) {
   hidden = Step(20);
   capture(0, 10);
-  commit(10);
+  commit_and_go_on(10);
   capture(1, 20);
   commit(20);
   hidden = Step(kStepMax);
   tell();
   settle();
+  commit(21);
   EXPECT_EQ(record().published, Step(20));
 }
 
@@ -265,9 +272,43 @@ TEST_F(Persisting, ATornStepIsNotWritten) {
 TEST_F(Persisting, WhatIsFoundTornWhileItIsWrittenIsNotPublished) {
   store.while_written = [this] { other.arena->arena.slot(1).mark_torn(Generation(1), Step(10)); };
   capture(1, 10);
-  commit(10);
+  commit_and_go_on(10);
   EXPECT_TRUE(store.published.empty());
   EXPECT_EQ(record().failures, 1u);
+}
+
+TEST_F(Persisting, WhatIsFoundTornAtTheEndOfItsWindowIsNotPublished) {
+  capture(1, 10);
+  commit(10);
+  EXPECT_EQ(store.parts["/c/step-10/1"].size(), 2u) << "all is written";
+  EXPECT_TRUE(store.published.empty());
+  other.arena->arena.slot(1).mark_torn(Generation(1), Step(10));
+  commit(11);
+  EXPECT_TRUE(store.published.empty());
+  EXPECT_NE(record().why.find("seat 1: step 10 was written while it was copied"), std::string::npos) << record().why;
+}
+
+TEST_F(Persisting, WhatWasPublishedIsNotForgottenThoughAnotherGenerationCame) {
+  capture(1, 10);
+  commit(10);
+  std::function<void()> told_late;
+  root.node.context.post = [&told_late](std::function<void()> task) { told_late = std::move(task); };
+  commit(11);
+  ASSERT_EQ(store.published.size(), 1u);
+  root.node.context.post = [](std::function<void()> task) { task(); };
+  for (OneNode* one : {&root, &other}) {
+    ++one->node.state.generation.value;
+    one->node.state.resume = Step(11);
+    one->node.learn(JobPhase::quiescing);
+  }
+  ASSERT_TRUE(told_late);
+  told_late();
+  EXPECT_EQ(root.persist.stored(), std::vector<Step>{Step(10)});
+  for (OneNode* one : {&root, &other}) one->node.run_in(JobPhase::running);
+  for (OneNode* one : {&root, &other}) one->persist.before_show({Step(11), 0});
+  settle();
+  EXPECT_EQ(record().published, Step(10));
+  EXPECT_EQ(record().step, Step(20));
 }
 
 TEST_F(Persisting, AFlippedBitIsNotWritten) {
@@ -281,7 +322,7 @@ TEST_F(Persisting, AFlippedBitIsNotWritten) {
 TEST_F(Persisting, StorageThatFailsIsSaidAndTheNextStepThatIsDueIsWritten) {
   store.write_fails = "no room";
   capture(1, 10);
-  commit(10);
+  commit_and_go_on(10);
   EXPECT_TRUE(store.published.empty());
   EXPECT_EQ(store.begun, 0) << "what was not published is removed";
   EXPECT_NE(record().why.find("no room"), std::string::npos) << record().why;
@@ -289,19 +330,36 @@ TEST_F(Persisting, StorageThatFailsIsSaidAndTheNextStepThatIsDueIsWritten) {
   EXPECT_TRUE(root.pinned().empty());
   store.write_fails.clear();
   capture(2, 20);
-  commit(20);
+  commit_and_go_on(20);
   EXPECT_EQ(record().published, Step(20));
   EXPECT_EQ(record().failures, 0u);
   store.begin_fails = "away";
   capture(1, 30);
-  commit(30);
+  commit_and_go_on(30);
   EXPECT_EQ(record().why, "away");
   store.begin_fails.clear();
   store.publish_fails = "a disk fails";
   capture(2, 40);
-  commit(40);
+  commit_and_go_on(40);
   EXPECT_EQ(record().why, "a disk fails");
   EXPECT_EQ(record().failures, 2u);
+}
+
+TEST_F(Persisting, StorageThatStandsStillHoldsNeitherTheJobNorTheNextStep) {
+  store.while_written = [this] { root.node.context.post = [](std::function<void()>) {}; };  // nothing of it comes back
+  capture(1, 10);
+  commit_and_go_on(10);
+  root.node.context.post = [](std::function<void()> task) { task(); };
+  store.while_written = {};
+  EXPECT_EQ(record().phase, PersistPhase::writing);
+  root.node.pass(kPersistPatience + 1s);
+  settle();
+  EXPECT_EQ(record().failures, 1u);
+  EXPECT_NE(record().why.find("nothing was written"), std::string::npos) << record().why;
+  EXPECT_TRUE(root.pinned().empty());
+  capture(2, 20);
+  commit_and_go_on(20);
+  EXPECT_EQ(record().published, Step(20));
 }
 
 TEST_F(Persisting, AnotherGenerationEndsTheAttempt) {
@@ -345,7 +403,7 @@ TEST_F(Persisting, APinThatNobodyWantsAnyMoreIsTakenAway) {
 TEST_F(Persisting, WhatNoLinkCouldBringIsToldOverTheNextOne) {
   other.linked = false;
   capture(1, 10);
-  commit(10);
+  commit_and_go_on(10);
   EXPECT_EQ(record().phase, PersistPhase::pinning);
   other.linked = true;
   other.persist.on_link_up(NodeId(0));
@@ -368,8 +426,9 @@ TEST_F(Persisting, TheJobMayEndOnlyWhenItsLastStepIsWritten) {
   EXPECT_FALSE(root.persist.may_end());
   capture(1, 7);
   commit(7);
-  for (const std::uint32_t seat : {0u, 1u})
-    root.node.context.mirror.note_finish(Seat(seat), {Generation(1), Step(7), true});
+  for (OneNode* one : {&root, &other})
+    for (const std::uint32_t seat : {0u, 1u})
+      one->node.context.mirror.note_finish(Seat(seat), {Generation(1), Step(7), true});
   EXPECT_FALSE(root.persist.may_end());
   settle();
   EXPECT_EQ(record().published, Step(7));
@@ -379,7 +438,7 @@ TEST_F(Persisting, TheJobMayEndOnlyWhenItsLastStepIsWritten) {
 TEST_F(Persisting, WhatMayBeGoneOnFromIsTheNewestFirst) {
   for (std::uint64_t i = 1; i <= 3; ++i) {
     capture(static_cast<std::uint32_t>(i % 3), 10 * i);
-    commit(10 * i);
+    commit_and_go_on(10 * i);
   }
   EXPECT_EQ(other.persist.stored(), (std::vector<Step>{Step(30), Step(20), Step(10)}));
 }

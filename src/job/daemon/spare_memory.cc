@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "env/memory_margin.h"
+#include "job/daemon/memory.h"
 
 namespace pawl::job {
 

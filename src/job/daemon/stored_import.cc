@@ -1,25 +1,53 @@
 #include "job/daemon/stored_import.h"
 
+#include <map>
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/first_few.h"
 #include "base/text.h"
 #include "job/daemon/fetch.h"
 
 namespace pawl::job {
 namespace {
 
+// What each of two layouts has that the other has not, the first few.
+std::string differences_of(const SeatLayout& stored, const SeatLayout& declared) {
+  FirstFew found;
+  if (stored.world != declared.world)
+    found.add(text("a world of ", stored.world, " there, of ", declared.world, " here"));
+  const auto lines_of = [](const SeatLayout& layout) {
+    std::map<std::string, std::string> lines;
+    for (const LayoutEntry& entry : layout.entries)
+      lines[text(entry.name, " (", entry.role, ")")] =
+          entry.mesh == kNoMesh ? "a blob"
+                                : text(name_of(entry.dtype), ' ', text_of(entry.shape), ", box ", text_of(entry.box),
+                                       ", ", name_of(entry.lifetime));
+    return lines;
+  };
+  const auto there = lines_of(stored), here = lines_of(declared);
+  for (const auto& [name, line] : there) {
+    const auto other = here.find(name);
+    if (other == here.end())
+      found.add(text(name, ": is not declared here"));
+    else if (other->second != line)
+      found.add(text(name, ": ", line, " there, ", other->second, " here"));
+  }
+  for (const auto& [name, line] : here)
+    if (!there.contains(name)) found.add(text(name, ": is not in the checkpoint"));
+  return found.any() ? found.sentence() : "its meshes, or the order of its tensors";
+}
+
 // In which the slot is made: as the checkpoint has it. Fails: `invalid` if whoever declared the other could not restore it.
 Result<ArenaSpec> spec_for(ArenaSpec declared, const StoredSeat& stored) {
   if (declared.layout == stored.layout) return declared;
   PAWL_ASSIGN(const SeatLayout captured, parse_layout(stored.layout));
   PAWL_ASSIGN(const SeatLayout here, parse_layout(declared.layout));
-  if (!have_same_state(captured, here)) {
-    std::string differences;
-    for (const std::string& one : first_differences(text_of(here), stored.layout))
-      differences += text(differences.empty() ? "" : "; ", one);
-    return Error{Code::invalid, text("the checkpoint is of another state than the script declares: ", differences)};
-  }
+  if (!have_same_state(captured, here))
+    return Error{Code::invalid,
+                 text("the checkpoint is of another state than the script declares: ", differences_of(captured, here),
+                      "; with as many nodes and trainers, and the same script, it goes on; else let the "
+                      "script load it (pawl.torch.load)")};
   declared.layout = stored.layout;
   declared.layout_digest = digest_of(stored.layout);
   declared.payload_bytes = captured.payload_bytes;

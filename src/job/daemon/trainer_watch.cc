@@ -29,6 +29,7 @@ constexpr auto kReplaceBadText = Json::error_handler_t::replace;  // a trainer s
 
 void TrainerWatch::start_missing() {
   if (context_.ending || context_.is_evicted()) return;
+  if (context_.mirror.has_state() && context_.mirror.is_over()) return;  // nobody would give it a seat, or an end
   for (TrainerProcess& trainer : trainers_.places()) {
     if (trainer.pid != 0) continue;
     if (!trainer.death.unseen.empty()) on_unseen_death(trainer);
@@ -73,7 +74,9 @@ std::vector<std::string> TrainerWatch::environment(const TrainerProcess& trainer
       "ROLE_NAME=default",
       "TORCHELASTIC_RUN_ID=" + context_.job,
       text("TORCHELASTIC_RESTART_COUNT=", generation.value > 0 ? generation.value - 1 : 0)};
-  if (const std::string& path = context_.mirror.spec().checkpoints.path; !path.empty())
+  // What is resumed was declared with what a checkpoint needs, and must be so again.
+  const CheckpointSpec& checkpoints = context_.mirror.spec().checkpoints;
+  if (const std::string& path = checkpoints.path.empty() ? checkpoints.resume_path : checkpoints.path; !path.empty())
     environment.push_back("PAWL_CHECKPOINT=" + path);
   if (!context_.environment->processes.environment_variable("OMP_NUM_THREADS"))
     environment.emplace_back("OMP_NUM_THREADS=1");

@@ -76,6 +76,16 @@ TEST_F(TrainersWatched, StartsWhatIsMissingOnce) {
   EXPECT_EQ(spawned.size(), 1u);
 }
 
+// By a pawld that returns when all is over: such a trainer would wait for a seat, and the node for its end.
+TEST_F(TrainersWatched, StartsNobodyInAJobThatHasEnded) {
+  for (const JobPhase phase : {JobPhase::finished, JobPhase::failed}) {
+    node.learn(phase);
+    process.pid = 0;
+    watch.start_missing();
+    EXPECT_TRUE(spawned.empty());
+  }
+}
+
 std::vector<std::string> environment_of_the_first(TestNode& node, Trainers& trainers) {
   std::vector<std::string> environment;
   TrainerWatch watch{node.context,

@@ -5,21 +5,28 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/first_few.h"
 #include "base/json_access.h"
 #include "base/text.h"
+#include "checkpoint/formats/native/store_manifest.h"
 #include "checkpoint/output/partial_output.h"
+#include "checkpoint/store/checkpoint_folder.h"
 #include "env/files.h"
 
 namespace pawl::job {
 namespace {
 
 constexpr int kNice = 19;
+constexpr int kRemovalTries = 100;
+constexpr auto kRemovalPause = std::chrono::milliseconds(50);
 constexpr std::uint64_t kBufferBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kShareBytesMax = std::uint64_t{1} << 30;
 constexpr std::string_view kClaimName = "pawl-job.json";
@@ -29,6 +36,9 @@ constexpr std::uint64_t kValuesBytesMax = std::uint64_t{64} << 20;
 // Beside the folder in which the checkpoint grows: none of these is published.
 std::string share_path(const std::string& folder, Seat seat) {
   return text(folder, "-share-", seat.value);
+}
+std::string beside_path(const std::string& folder, Seat seat) {
+  return text(folder, "-beside-", seat.value);
 }
 std::string values_path(const std::string& folder, Seat seat) {
   return text(folder, "-values-", seat.value);
@@ -44,13 +54,49 @@ std::uint32_t writer_threads() {
   return std::clamp(std::thread::hardware_concurrency() / 8, 1u, 4u);
 }
 
+// What seats hold without writing it must be what another one writes; and what is each seat's own may differ.
+Status check_copies(std::span<const std::string> shares, std::span<const SeatBeside> besides,
+                    checkpoint::StorePublishOptions& options) {
+  bool any = false;
+  for (const SeatBeside& beside : besides) {
+    options.may_differ.insert(beside.own.begin(), beside.own.end());
+    any = any || !beside.sums.empty();
+  }
+  if (!any) return {};
+  std::map<std::pair<std::string, std::string>, std::uint32_t> written;  // of whole tensors
+  for (const std::string& share : shares) {
+    PAWL_ASSIGN(const checkpoint::StoreManifest manifest, checkpoint::parse_store_manifest(share));
+    for (const checkpoint::StoreManifestTensor& tensor : manifest.tensors)
+      for (const checkpoint::StoreManifestPiece& piece : tensor.pieces)
+        if (piece.box == whole_box(tensor.shape)) written.try_emplace({tensor.name, tensor.role}, piece.crc32c);
+  }
+  FirstFew faults;
+  for (std::size_t seat = 0; seat < besides.size(); ++seat)
+    for (const auto& [key, sum] : besides[seat].sums)
+      if (const auto found = written.find(key); found == written.end() || found->second != sum)
+        faults.add(text(key.first, " (", key.second, ") of seat ", seat));
+  if (!faults.any()) return {};
+  return Error{Code::invalid, text("seats hold different values of what they declare as one tensor: ",
+                                   faults.sentence(), "; give it a name of its own on each rank, or make it equal")};
+}
+
+// Whose folder it is, which another job may have taken over.
+Status check_owner(const std::string& folder, const std::string& owner) {
+  const Result<std::string> claim = read_file(join_path(folder, kClaimName), kClaimBytesMax);
+  if (owner.empty() || !claim || *claim == owner) return {};
+  return Error{Code::invalid, text(folder, " belongs to job ", string_in(json::parse(*claim, nullptr, false), "job"),
+                                   " now, which goes on from its checkpoints: this one writes none there any more")};
+}
+
 class FileCheckpoint : public OpenCheckpoint {
  public:
-  explicit FileCheckpoint(checkpoint::StoreFolder store) : store_(std::move(store)) {}
+  FileCheckpoint(checkpoint::StoreFolder store, std::string parent, std::string owner)
+      : store_(std::move(store)), parent_(std::move(parent)), owner_(std::move(owner)) {}
   const std::string& folder() const override { return store_.folder(); }
 
   Status publish(std::uint32_t seat_count) override {
     std::vector<std::string> shares;
+    std::vector<SeatBeside> besides;
     std::string values;
     for (Seat seat(0); seat.value < seat_count; ++seat.value) {
       Result<std::string> share = read_file(share_path(folder(), seat), kShareBytesMax);
@@ -59,17 +105,23 @@ class FileCheckpoint : public OpenCheckpoint {
                                            ": do all nodes see the same folder at this path?")};
       if (!share) return std::move(share).error();
       shares.push_back(std::move(*share));
+      PAWL_ASSIGN(const std::string beside, read_file(beside_path(folder(), seat), kShareBytesMax));
+      PAWL_ASSIGN(besides.emplace_back(), parse_beside(beside));
       if (values.empty() && path_exists(values_path(folder(), seat))) {
         PAWL_ASSIGN(values, read_file(values_path(folder(), seat), kValuesBytesMax));
       }
     }
     PAWL_ASSIGN(checkpoint::StorePublishOptions options, publish_options_of(values));
     options.equal_boxes = checkpoint::EqualBoxes::keep_first;
+    PAWL_TRY(check_copies(shares, besides, options));
+    PAWL_TRY(check_owner(parent_, owner_));
     return store_.publish(shares, options);
   }
 
  private:
   checkpoint::StoreFolder store_;
+  const std::string parent_;
+  const std::string owner_;
 };
 
 // Of attempts whose root was killed: what nobody holds any more. A later one to the same place would take it over, but none comes.
@@ -77,22 +129,31 @@ void remove_leftovers(const std::string& folder) {
   const Result<std::vector<std::string>> names = real_files().list(folder);
   const std::string suffix(checkpoint::kPartialSuffix);
   for (const std::string& name : names ? *names : std::vector<std::string>()) {
-    if (!name.starts_with("step-") || !name.ends_with(suffix)) continue;
+    const std::string place = name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : "";
+    if (!checkpoint::parse_checkpoint_name(place)) continue;
     checkpoint::StoreOptions options;
     options.overwrite = true;
-    (void)checkpoint::StoreFolder::begin(join_path(folder, name.substr(0, name.size() - suffix.size())), options);
+    (void)checkpoint::StoreFolder::begin(join_path(folder, place), options);
   }
 }
 
 class FileCheckpointStore : public CheckpointStore {
  public:
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt) override {
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
+                                                const std::string& owner) override {
+    PAWL_TRY(check_owner(parent_path(path), owner));
     remove_leftovers(parent_path(path));
     checkpoint::StoreOptions options;
     options.overwrite = true;
     options.attempt = text("attempt-", attempt);
-    PAWL_ASSIGN(checkpoint::StoreFolder store, checkpoint::StoreFolder::begin(path, options));
-    return std::unique_ptr<OpenCheckpoint>(std::make_unique<FileCheckpoint>(std::move(store)));
+    Result<checkpoint::StoreFolder> store = checkpoint::StoreFolder::begin(path, options);
+    for (int i = 0; i < kRemovalTries && !store && store.error().code == Code::stale; ++i) {
+      std::this_thread::sleep_for(kRemovalPause);  // the one before is being removed
+      store = checkpoint::StoreFolder::begin(path, options);
+    }
+    if (!store) return std::move(store).error();
+    return std::unique_ptr<OpenCheckpoint>(
+        std::make_unique<FileCheckpoint>(std::move(*store), parent_path(path), owner));
   }
 
   Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) override {
@@ -110,6 +171,7 @@ class FileCheckpointStore : public CheckpointStore {
     };
     PAWL_ASSIGN(const std::string share, checkpoint::write_store_part(folder, part.seat.value, part.pieces, options));
     if (!part.values.empty()) PAWL_TRY(write_file_atomically(values_path(folder, part.seat), part.values));
+    PAWL_TRY(write_file_atomically(beside_path(folder, part.seat), part.beside));
     return write_file_atomically(share_path(folder, part.seat), share);
   }
 };
@@ -120,17 +182,23 @@ std::unique_ptr<CheckpointStore> file_checkpoint_store() {
   return std::make_unique<FileCheckpointStore>();
 }
 
+std::string claim_text(const std::string& job, const std::string& token_digest) {
+  return json{{"job", job}, {"token_digest", token_digest}}.dump();
+}
+
 Status claim_checkpoint_folder(const std::string& path, const std::string& job, const std::string& token_digest,
                                bool resumes) {
   std::error_code failed;
   std::filesystem::create_directories(path, failed);
   if (failed) return Error{Code::io, text("make the folder ", path, ": ", failed.message())};
   const std::string claim = join_path(path, kClaimName);
-  const std::string ours = json{{"job", job}, {"token_digest", token_digest}}.dump();
+  const std::string ours = claim_text(job, token_digest);
   PAWL_ASSIGN(const std::vector<std::string> names, real_files().list(path));
   const Result<std::string> there = read_file(claim, kClaimBytesMax);
   if (there && *there == ours) return {};
-  const auto is_checkpoint = [](const std::string& name) { return name.starts_with("step-"); };
+  const auto is_checkpoint = [](const std::string& name) {
+    return checkpoint::parse_checkpoint_name(name).has_value();
+  };
   if (const auto found = std::ranges::find_if(names, is_checkpoint); found != names.end() && !resumes) {
     const std::string whose = there ? string_in(json::parse(*there, nullptr, false), "job") : "";
     return Error{Code::invalid,

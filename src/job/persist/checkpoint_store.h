@@ -33,6 +33,7 @@ class OpenCheckpoint {
 struct SeatPart {
   Seat seat;
   std::span<const checkpoint::StorePiece> pieces;
+  std::string_view beside;  // a SeatBeside's text
   std::string_view
       values;  // {"values": ANY, "aliases": {ALIAS: NAME}}, or nothing: the lowest seat's that has any count
 };
@@ -63,9 +64,10 @@ class CheckpointStore {
  public:
   virtual ~CheckpointStore() = default;
   // At `path`, which is replaced if a checkpoint of ours stands there. `attempt`: another one each time, so that who is late
-  // with an earlier one writes nothing into this. Fails as StoreFolder::begin.
-  [[nodiscard]] virtual Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path,
-                                                                      std::uint64_t attempt) = 0;
+  // with an earlier one writes nothing into this. `owner`: the claim of the job (claim_text); empty: nobody's. Fails as
+  // StoreFolder::begin, and `invalid` where another job has claimed the folder since, as publish() does then.
+  [[nodiscard]] virtual Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
+                                                                      const std::string& owner) = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) = 0;
   // Fails as write_store_part.
   [[nodiscard]] virtual Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) = 0;
@@ -76,6 +78,8 @@ class CheckpointStore {
 
 // POSIX folders, which all nodes see at one path. Parts are written at the least priority that still makes progress.
 [[nodiscard]] std::unique_ptr<CheckpointStore> file_checkpoint_store();
+
+[[nodiscard]] std::string claim_text(const std::string& job, const std::string& token_digest);
 
 // Makes the folder of a job's checkpoints if it is not there, and notes in it whose it is ("pawl-job.json"). The same job may do so
 // again, and one that goes on from what is there (`resumes`). Fails: `invalid` if checkpoints of another job are there, which this

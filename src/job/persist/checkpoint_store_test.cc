@@ -22,10 +22,11 @@ class CheckpointStoreTest : public testing::Test {
     const std::string info = to_json(SeatInfo{seat + 100, 4096});
     const auto pieces = share_of(one.layout, Seat(seat), one.payload, one.text, info);
     PartProgress progress;
-    return store->write(folder, {Seat(seat), pieces, values_in(one.layout, one.payload)}, progress);
+    const std::string beside = text_of(beside_of(one.layout, Seat(seat), one.payload));
+    return store->write(folder, {Seat(seat), pieces, beside, values_in(one.layout, one.payload)}, progress);
   }
   std::unique_ptr<OpenCheckpoint> begin(std::uint64_t attempt = 1) {
-    auto begun = store->begin(path(), attempt);
+    auto begun = store->begin(path(), attempt, owner);
     EXPECT_TRUE(begun) << begun.error().what;
     return begun ? std::move(*begun) : nullptr;
   }
@@ -56,6 +57,7 @@ class CheckpointStoreTest : public testing::Test {
 
   TemporaryDirectory directory;
   TestJob job{11};
+  std::string owner;
   std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
 };
 
@@ -72,7 +74,7 @@ TEST_F(CheckpointStoreTest, EverySeatGetsBackWhatItHad) {
   }
   EXPECT_TRUE(checkpoint::prove_store(path())->wrong.empty());
   const auto left = real_files().list(directory.path());
-  EXPECT_EQ(*left, std::vector<std::string>{"step-7"}) << "shares, values or a partial folder were left";
+  EXPECT_EQ(*left, (std::vector<std::string>{"step-7"})) << "shares, values or a partial folder were left";
 }
 
 TEST_F(CheckpointStoreTest, HasTheValuesAndAliasesOfTheLowestSeat) {
@@ -126,7 +128,7 @@ TEST_F(CheckpointStoreTest, WhatAKilledRootHasLeftIsRemovedAndWhatALivingOneHasI
   const std::string left = directory.path("step-3.pawl-partial");
   std::filesystem::create_directories(join_path(left, "attempt-1"));
   std::ofstream(join_path(left, "attempt-1/data-00000.safetensors")) << "half";
-  const auto living = store->begin(directory.path("step-5"), 1);
+  const auto living = store->begin(directory.path("step-5"), 1, "");
   ASSERT_TRUE(living);
   publish();
   EXPECT_FALSE(path_exists(left));
@@ -138,6 +140,38 @@ TEST_F(CheckpointStoreTest, TakesThePlaceOfTheOneThatStandsThere) {
   job = TestJob(12);
   publish();
   EXPECT_EQ(*read(3), job.seats[3].payload);
+}
+
+// What memory would give back to each seat as it was, a checkpoint would give back as the lowest one had it.
+TEST_F(CheckpointStoreTest, SeatsThatDifferInWhatIsOneTensorAreRefusedByName) {
+  for (const char* name : {"not declared equal", "cut by tp"}) {  // one seat writes it; both do
+    job = TestJob(11);
+    for (LayoutEntry& entry : job.seats[2].layout.entries) {
+      if (entry.name == "cut by tp") entry.equal_axes = 0;
+      if (entry.name == name) job.seats[2].payload[entry.payload_offset] ^= std::byte{1};
+    }
+    for (LayoutEntry& entry : job.seats[0].layout.entries)
+      if (entry.name == "cut by tp") entry.equal_axes = 0;
+    const auto open = begin();
+    for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) ASSERT_TRUE(write(open->folder(), seat));
+    const Status published = open->publish(TestJob::world);
+    ASSERT_FALSE(published) << name;
+    EXPECT_EQ(published.error().code, Code::invalid);
+    EXPECT_NE(published.error().what.find(name), std::string::npos) << published.error().what;
+    EXPECT_NE(published.error().what.find("different values"), std::string::npos) << published.error().what;
+  }
+}
+
+TEST_F(CheckpointStoreTest, AFolderThatAnotherJobHasClaimedGetsNothingMore) {
+  ASSERT_TRUE(claim_checkpoint_folder(directory.path(), "a", "1"));
+  owner = claim_text("a", "1");
+  const auto open = begin();
+  for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) ASSERT_TRUE(write(open->folder(), seat));
+  ASSERT_TRUE(claim_checkpoint_folder(directory.path(), "b", "1", true));
+  const Status late = open->publish(TestJob::world);
+  ASSERT_FALSE(late);
+  EXPECT_NE(late.error().what.find("belongs to job b now"), std::string::npos) << late.error().what;
+  EXPECT_FALSE(store->begin(directory.path("step-9"), 1, owner));
 }
 
 TEST_F(CheckpointStoreTest, ADamagedByteIsNeverReturned) {

@@ -5,6 +5,7 @@
 
 #include "base/json_access.h"
 #include "base/text.h"
+#include "checkpoint/store/checkpoint_folder.h"
 #include "env/files.h"
 #include "job/snapshot/slot_word.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::array<const char*, 3> kPhases{"idle", "pinning", "writing"};
 constexpr std::size_t kBytesMax = std::size_t{64} << 10;
-constexpr std::size_t kFields = 11;
+constexpr std::size_t kFields = 12;
 
 Error wrong(std::string_view field) {
   return {Code::corrupt, text("persist record: `", field, "` is missing or out of range")};
@@ -68,6 +69,7 @@ std::string to_json(const PersistRecord& record) {
               {"generation", record.generation.value},
               {"phase", name_of(record.phase)},
               {"step", record.step.value},
+              {"tries", record.tries},
               {"folder", record.folder},
               {"published", record.published.value},
               {"older", std::move(older)},
@@ -85,11 +87,12 @@ Result<PersistRecord> parse_persist_record(std::string_view text_of_it) {
     return Error{Code::corrupt, "persist record: it is no object, or has fields that this version does not know"};
   constexpr std::uint64_t kAny = ~std::uint64_t{0};
   PersistRecord record;
-  std::uint64_t failures = 0;
+  std::uint64_t failures = 0, tries = 0;
   PAWL_TRY(read(object, "attempt", kAny, record.attempt));
   PAWL_TRY(read(object, "generation", kGenerationMax, record.generation.value));
   PAWL_TRY(read_phase(object, record.phase));
   PAWL_TRY(read(object, "step", kStepMax, record.step.value));
+  PAWL_TRY(read(object, "tries", ~std::uint32_t{0}, tries));
   PAWL_TRY(read(object, "folder", record.folder));
   PAWL_TRY(read(object, "published", kStepMax, record.published.value));
   PAWL_TRY(read_older(object, record.older));
@@ -98,11 +101,12 @@ Result<PersistRecord> parse_persist_record(std::string_view text_of_it) {
   PAWL_TRY(read(object, "failures", ~std::uint32_t{0}, failures));
   PAWL_TRY(read(object, "why", record.why));
   record.failures = static_cast<std::uint32_t>(failures);
+  record.tries = static_cast<std::uint32_t>(tries);
   return record;
 }
 
 std::string checkpoint_path(std::string_view path, Step step) {
-  return join_path(path, text("step-", step.value));
+  return join_path(path, checkpoint::checkpoint_name(step.value));
 }
 
 }  // namespace pawl::job

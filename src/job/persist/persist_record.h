@@ -22,6 +22,7 @@ struct PersistRecord {
   Generation generation;      // of the attempt
   PersistPhase phase = PersistPhase::idle;
   Step step;                // of the attempt
+  std::uint32_t tries = 0;  // of that step, in a row
   std::string folder;       // of `writing`: where all parts go
   Step published;           // the newest checkpoint of this job; 0: none
   std::vector<Step> older;  // those before it, the newest first: where it proves damaged, they are tried

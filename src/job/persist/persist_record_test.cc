@@ -13,6 +13,7 @@ PersistRecord full_record() {
   record.generation = Generation(2);
   record.phase = PersistPhase::writing;
   record.step = Step(500);
+  record.tries = 2;
   record.folder = "/c/step-500.pawl-partial/attempt-7";
   record.published = Step(400);
   record.older = {Step(300), Step(200)};

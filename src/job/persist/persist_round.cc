@@ -22,7 +22,8 @@ bool is_ours(const PersistView& view) {
 }
 
 PersistMove order_last(const PersistView& view) {
-  if (view.record.published >= *view.last || view.record.failures >= kLastTries) return {};
+  const bool was_tried = is_ours(view) && view.record.step == *view.last && view.record.tries >= kLastTries;
+  if (view.record.published >= *view.last || was_tried) return {};
   return {Kind::order, *view.last, "", false};
 }
 
@@ -55,7 +56,8 @@ PersistMove go_on_pinning(const PersistView& view) {
 PersistMove go_on_writing(const PersistView& view) {
   if (!view.tally.failed.empty()) return give_up(view.tally.failed, view.tally.unpinned);
   if (!view.has_folder) return give_up("the daemon that began it was restarted", true);
-  if (view.tally.written >= view.seat_count) return {Kind::publish, Step(0), "", false};
+  if (view.tally.proven >= view.seat_count) return {Kind::publish, Step(0), "", false};
+  if (view.tally.written >= view.seat_count) return {};  // for as long as the step takes
   if (view.since_change > kPersistPatience)
     return give_up(text("nothing was written for ", kPersistPatience / std::chrono::seconds(1), " s, and of ",
                         view.seat_count, " seats ", view.tally.written, " are written: is the storage slow, or away?"),
@@ -68,6 +70,7 @@ PersistMove go_on_writing(const PersistView& view) {
 void add(PersistTally& all, const PersistTally& more) {
   all.pinned += more.pinned;
   all.written += more.written;
+  all.proven += more.proven;
   all.bytes += more.bytes;
   if (all.failed.empty() && !more.failed.empty()) all.failed = more.failed, all.unpinned = more.unpinned;
 }
@@ -91,8 +94,9 @@ PersistRecord going_on_from(const PersistRecord& record, Step resume) {
 PersistRecord after_order(const PersistRecord& record, Generation running, Step step) {
   PersistRecord next = record;
   ++next.attempt;
-  next.generation = running;
   next.phase = PersistPhase::pinning;
+  next.tries = record.step == step && record.generation == running ? record.tries + 1 : 1;
+  next.generation = running;
   next.step = step;
   next.folder.clear();
   return next;

@@ -2,7 +2,8 @@
 //
 // A round is one attempt of one step T, told before T is committed: each node pins T's slots before its trainers learn of
 // a greater committed step, so that nobody may overwrite them, and says so up the tree; when all seats are pinned they are
-// written, each by its own node, and published together. T void, a seat that could not pin it, another generation: the
+// written, each by its own node, and published together, once a later step is committed: that a step was written while it
+// was copied may be found as late as the end of its window. T void, a seat that could not pin it, another generation: the
 // round is given up, and the next one is told further ahead. What could not be written (a full disk) is not tried again
 // before the next step that is due.
 #pragma once
@@ -31,6 +32,7 @@ struct PersistPolicy {  // one of both
 struct PersistTally {
   std::uint32_t pinned = 0;   // seats
   std::uint32_t written = 0;  // seats, of those
+  std::uint32_t proven = 0;   // seats, of those: the step's window is over, and it was not written meanwhile
   std::uint64_t bytes = 0;    // written so far
   std::string failed;         // why one of them can't; empty: none
   bool unpinned = false;      // it failed for want of the step, not of storage
@@ -38,8 +40,8 @@ struct PersistTally {
 };
 void add(PersistTally& all, const PersistTally& more);
 
-inline constexpr Duration kPersistPatience = std::chrono::seconds(60);  // nothing is written, nobody answers
-inline constexpr std::uint32_t kLastTries = 3;                          // of the job's last step
+inline constexpr Duration kPersistPatience = std::chrono::minutes(2);  // nothing is written, nobody answers
+inline constexpr std::uint32_t kLastTries = 3;                         // of the job's last step
 
 struct PersistView {
   PersistPolicy policy;

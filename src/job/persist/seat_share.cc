@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/json_access.h"
 #include "base/text.h"
 #include "checkpoint/store/division.h"
@@ -80,6 +81,25 @@ StorePiece bytes_piece(Seat seat, std::string_view role, std::span<const std::by
   return piece;
 }
 
+// All have it, nobody said that the bytes are equal, and the lowest one writes it.
+bool is_left_to_another(const SeatLayout& layout, const LayoutEntry& entry, Seat seat) {
+  return entry.placement == TensorPlacement::replicate &&
+         !place_of(layout.meshes[entry.mesh], entry.equal_axes, seat).first_on_others;
+}
+
+std::vector<std::byte> row_major(const LayoutEntry& entry, std::span<const std::byte> payload) {
+  const std::uint64_t unit = size_bits(entry.dtype) / 8;
+  const PerDimension stride = stride_in_payload(entry);
+  std::vector<std::byte> dense(entry.bytes);
+  for (std::uint64_t i = 0; i < volume(entry.box); ++i) {
+    std::uint64_t rest = i, from = entry.payload_offset;
+    for (std::uint32_t d = entry.box.dimensions; d-- > 0; rest /= entry.box.size[d])
+      from += rest % entry.box.size[d] * stride[d] * unit;
+    std::memcpy(dense.data() + i * unit, payload.data() + from, unit);
+  }
+  return dense;
+}
+
 bool is_stored(const LayoutEntry& entry) {
   return entry.mesh != kNoMesh && entry.payload_offset != kNotCaptured && entry.role != kNotKeptRole;
 }
@@ -122,8 +142,7 @@ std::vector<StorePiece> share_of(const SeatLayout& layout, Seat seat, std::span<
   std::vector<StorePiece> pieces;
   for (const LayoutEntry& entry : layout.entries) {
     if (!is_stored(entry)) continue;
-    const Place place = place_of(layout.meshes[entry.mesh], entry.equal_axes, seat);
-    if (entry.placement == TensorPlacement::replicate && !place.first_on_others) continue;
+    if (is_left_to_another(layout, entry, seat)) continue;
     if (entry.equal_axes != 0)
       groups[{entry.mesh, entry.equal_axes}].push_back(&entry);
     else
@@ -137,6 +156,52 @@ std::vector<StorePiece> share_of(const SeatLayout& layout, Seat seat, std::span<
   pieces.push_back(bytes_piece(seat, kSeatLayoutRole, std::as_bytes(std::span(layout_text))));
   if (!info.empty()) pieces.push_back(bytes_piece(seat, kSeatInfoRole, std::as_bytes(std::span(info))));
   return pieces;
+}
+
+SeatBeside beside_of(const SeatLayout& layout, Seat seat, std::span<const std::byte> payload) {
+  SeatBeside beside;
+  for (const LayoutEntry& entry : layout.entries) {
+    if (!is_stored(entry)) continue;
+    if (entry.lifetime == Lifetime::volatile_) beside.own.emplace(entry.name, entry.role);
+    if (!is_left_to_another(layout, entry, seat) || volume(entry.box) == 0) continue;
+    std::vector<std::byte> dense;
+    std::span<const std::byte> bytes = payload.subspan(entry.payload_offset, entry.bytes);
+    if (!entry.order.empty()) bytes = dense = row_major(entry, payload);
+    beside.sums.emplace(std::pair(entry.name, entry.role), crc32c(bytes));
+  }
+  return beside;
+}
+
+std::string text_of(const SeatBeside& beside) {
+  std::string out;
+  for (const auto& [name, role] : beside.own) out += text("own\t", name, '\t', role, '\n');
+  for (const auto& [key, sum] : beside.sums) out += text("sum\t", key.first, '\t', key.second, '\t', sum, '\n');
+  return out;
+}
+
+Result<SeatBeside> parse_beside(std::string_view rest) {
+  const Error wrong{Code::corrupt, "what a seat says beside its share is damaged"};
+  SeatBeside beside;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\n');
+    if (end == std::string_view::npos) return wrong;
+    std::vector<std::string> words;
+    for (std::string_view line = rest.substr(0, end);;) {
+      const std::size_t tab = line.find('\t');
+      words.emplace_back(line.substr(0, tab));
+      if (tab == std::string_view::npos) break;
+      line.remove_prefix(tab + 1);
+    }
+    rest.remove_prefix(end + 1);
+    std::uint32_t sum = 0;
+    if (words.size() == 3 && words[0] == "own")
+      beside.own.emplace(words[1], words[2]);
+    else if (words.size() == 4 && words[0] == "sum" && parse_number(words[3], sum))
+      beside.sums.emplace(std::pair(words[1], words[2]), sum);
+    else
+      return wrong;
+  }
+  return beside;
 }
 
 std::string_view values_in(const SeatLayout& layout, std::span<const std::byte> payload) {

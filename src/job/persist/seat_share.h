@@ -9,9 +9,12 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -40,6 +43,17 @@ struct SeatInfo {
 [[nodiscard]] std::vector<checkpoint::StorePiece> share_of(const SeatLayout& layout, Seat seat,
                                                            std::span<const std::byte> payload,
                                                            std::string_view layout_text, std::string_view info = {});
+
+// What of a seat's state no share says: which of what it writes is its own, and may differ on other seats; and the sums of what it
+// holds and leaves to another seat to write, since all hold it under one name. By name and role.
+struct SeatBeside {
+  std::set<std::pair<std::string, std::string>> own;
+  std::map<std::pair<std::string, std::string>, std::uint32_t> sums;  // CRC32C of the tensor, row-major
+  bool operator==(const SeatBeside&) const = default;
+};
+[[nodiscard]] SeatBeside beside_of(const SeatLayout& layout, Seat seat, std::span<const std::byte> payload);
+[[nodiscard]] std::string text_of(const SeatBeside& beside);
+[[nodiscard]] Result<SeatBeside> parse_beside(std::string_view text);  // fails: `corrupt`
 
 // Elements between neighbours along each dimension of an entry's box, as it lies in the payload.
 [[nodiscard]] PerDimension stride_in_payload(const LayoutEntry& entry);

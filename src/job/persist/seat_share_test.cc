@@ -67,6 +67,18 @@ TEST(SeatShare, ValuesAreThoseOfTheBlobOfThatName) {
   EXPECT_EQ(values_in(job.seats[1].layout, job.seats[1].payload), "");
 }
 
+TEST(SeatShare, WhatItLeavesToAnotherHasASum) {
+  const TestJob job(5);
+  const SeatBeside lowest = beside_of(job.seats[0].layout, Seat(0), job.seats[0].payload);
+  const SeatBeside other = beside_of(job.seats[3].layout, Seat(3), job.seats[3].payload);
+  EXPECT_TRUE(lowest.sums.empty());
+  ASSERT_EQ(other.sums.size(), 1u);
+  EXPECT_EQ(other.sums.begin()->first, (std::pair<std::string, std::string>("not declared equal", "step")));
+  EXPECT_TRUE(other.own.contains({"running_mean", "buffer"}));
+  EXPECT_EQ(*parse_beside(text_of(other)), other);
+  for (const char* bad : {"own\ta", "own\ta\n", "sum\ta\tb\tx\n", "x\ta\tb\n"}) EXPECT_FALSE(parse_beside(bad)) << bad;
+}
+
 TEST(SeatInfo, ComesBackAsItWas) {
   const SeatInfo info{1234567890123, 262144};
   EXPECT_EQ(*parse_seat_info(to_json(info)), info);

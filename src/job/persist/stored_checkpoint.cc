@@ -147,6 +147,8 @@ class FolderCheckpoint : public StoredCheckpoint {
 }  // namespace
 
 Result<std::unique_ptr<StoredCheckpoint>> open_stored_checkpoint(const std::string& path) {
+  if (!path_exists(parent_path(path)))
+    return Error{Code::io, text(parent_path(path), " is not there on this node: is it mounted?")};
   PAWL_ASSIGN(StoreManifest manifest, checkpoint::read_store_manifest(path));
   PAWL_ASSIGN(CheckpointView view, checkpoint::view_store(path));
   return std::unique_ptr<StoredCheckpoint>(

@@ -606,8 +606,11 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
 
   const bool anybody = is_anybody_there(view, reports);
   const std::vector<NodeLife> unheard = unheard_of(view, reports.lingering);
-  const Plan plan = with_last_resort(view, reports, anybody, unheard.empty(), best_plan(view, reports, state.evicted));
-  const bool may_wait = !view.lingering_late || is_beyond_recovery(plan, anybody);
+  // A checkpoint is proven, what others declared equal is not.
+  const Plan best = best_plan(view, reports, state.evicted);
+  const bool is_stored = is_in_storage(with_storage(view, anybody, best));
+  const Plan plan = is_stored ? best : with_last_resort(view, reports, anybody, unheard.empty(), best);
+  const bool may_wait = !view.lingering_late || (is_beyond_recovery(plan, anybody) && !is_stored);
   if (!unheard.empty() && !is_enough(plan, anybody) && may_wait)
     return Wait{text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),
                 {},

@@ -343,6 +343,7 @@ struct PersistMessage {  // to the parent in the tree: what the seats of the sen
   std::uint64_t attempt = 0;  // the record's (job/persist/persist_record.h)
   std::uint32_t pinned = 0;   // seats
   std::uint32_t written = 0;
+  std::uint32_t proven = 0;
   std::uint64_t bytes = 0;  // written so far
   std::string failed;       // why one of them can't; empty: none
   bool unpinned = false;    // for want of the step, not of storage

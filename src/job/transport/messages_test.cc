@@ -103,8 +103,9 @@ TEST(Messages, BetweenDaemons) {
   expect_wire(57, "0100000000000000 0100000077", EqualSumsMessage{Generation(1), "w"});
   expect_wire(58, "0100000000000000 0010000000000000 0020000000000000 6300000000000000 02000000",
               NarrowMessage{Generation(1), 4096, 8192, 99, Seat(2)});
-  expect_wire(59, "0100000000000000 0700000000000000 02000000 01000000 0010000000000000 07000000 6e6f20726f6f6d 01",
-              PersistMessage{Generation(1), 7, 2, 1, 4096, "no room", true});
+  expect_wire(
+      59, "0100000000000000 0700000000000000 02000000 01000000 00000000 0010000000000000 07000000 6e6f20726f6f6d 01",
+      PersistMessage{Generation(1), 7, 2, 1, 0, 4096, "no room", true});
   expect_wire(54, "0100000000000000" + kRequestBytes, PeerRendezvousMessage{Generation(1), kRequest});
   expect_wire(55, "00 00000000 0100000077", PeerValueMessage{{false, "", "w"}});
 }
