@@ -25,6 +25,8 @@
  *     pawl_checkpoint_store_publish(s, all_shares, how_many, "{\"step\": 1200}", NULL, 0);   // the first one again
  *     pawl_checkpoint_store_end(s);
  *
+ * Where processes hold the same, pawl_checkpoint_divide says which of them writes what.
+ *
  * Threads: any thread may make any call, several at once, also with one handle; only a handle that is closed, freed or
  * ended must not be in use. A call that reads or writes tensors uses all cores. Nothing here throws, prints, forks or
  * installs a signal handler.
@@ -59,6 +61,7 @@ extern "C" {
 typedef struct pawl_checkpoint pawl_checkpoint;
 typedef struct pawl_checkpoint_peers pawl_checkpoint_peers;
 typedef struct pawl_checkpoint_watch pawl_checkpoint_watch;
+typedef struct pawl_checkpoint_division pawl_checkpoint_division;
 
 #define PAWL_CHECKPOINT_OPEN_OPTIONS_INIT PAWL_INIT(pawl_checkpoint_open_options)
 #define PAWL_CHECKPOINT_ACCESS_OPTIONS_INIT PAWL_INIT(pawl_checkpoint_access_options)
@@ -66,6 +69,8 @@ typedef struct pawl_checkpoint_watch pawl_checkpoint_watch;
 #define PAWL_CHECKPOINT_REPORT_INIT PAWL_INIT(pawl_checkpoint_report)
 #define PAWL_CHECKPOINT_STORE_OPTIONS_INIT PAWL_INIT(pawl_checkpoint_store_options)
 #define PAWL_CHECKPOINT_STORE_PIECE_INIT PAWL_INIT(pawl_checkpoint_store_piece)
+#define PAWL_CHECKPOINT_HELD_PIECE_INIT PAWL_INIT(pawl_checkpoint_held_piece)
+#define PAWL_CHECKPOINT_DIVISION_OPTIONS_INIT PAWL_INIT(pawl_checkpoint_division_options)
 
 /* Why this thread's last call failed, in a sentence. Lives until this thread's next call. Never NULL. */
 PAWL_API const char* pawl_checkpoint_error(void);
@@ -282,6 +287,49 @@ PAWL_API pawl_status pawl_checkpoint_store_publish(pawl_checkpoint_store* store,
                                                    size_t alias_count);
 /* Frees the handle; what was not published is removed. NULL: does nothing. */
 PAWL_API void pawl_checkpoint_store_end(pawl_checkpoint_store* store);
+
+/* --- Dividing what is written. Each rank tells all others what it holds, by your own means. All then make the same
+ * call, and each writes its boxes of the equal answer, so that each byte is written once and all ranks write equally
+ * much. Reads no tensor. */
+
+/* A box of a tensor that a rank holds. Lists have `dimension_count` numbers. */
+typedef struct pawl_checkpoint_held_piece {
+  size_t struct_size; /* PAWL_CHECKPOINT_HELD_PIECE_INIT */
+  const char* name;
+  const char* role;         /* weight, exp_avg, ...; NULL: weight */
+  const char* dtype;        /* only compared with the other ranks' */
+  uint32_t dimension_count; /* 0: a scalar; at most 8 */
+  uint32_t element_bytes;
+  const uint64_t* shape; /* of the whole tensor, in elements */
+  const uint64_t* begin; /* where the box begins, in elements; NULL: at 0 */
+  const uint64_t* size;  /* extent of the box, in elements; NULL: up to the end of the tensor */
+  uint64_t sample;       /* your checksum of some elements, equal wherever the box is held; 0 on all: not checked */
+} pawl_checkpoint_held_piece;
+
+typedef struct pawl_checkpoint_division_options {
+  size_t struct_size; /* PAWL_CHECKPOINT_DIVISION_OPTIONS_INIT */
+  /* 1: where samples of a box differ, the lowest rank that holds it writes it whole. Default 0: refuse. For replicas
+   * that have diverged, where a save of one of them is better than none. */
+  int without_replica_check;
+  /* A box is not cut into parts of fewer bytes. 0: 1 MiB. Less: loads are more even. More: fewer and larger writes. */
+  uint64_t part_bytes_min;
+} pawl_checkpoint_division_options;
+
+/* `pieces`: those of rank 0, then of rank 1, and so on; `counts`: how many each of the `rank_count` ranks has.
+ * What several ranks hold is cut along rows, so that the rank that writes most has as little as possible. Roles "buffer"
+ * and "extra_state", whose copies may differ, come whole from the lowest rank that holds the box. A tensor without
+ * elements is given to the lowest rank that knows it. PAWL_INVALID: ranks know a tensor in different shapes or types, or
+ * samples differ. `options` may be NULL. *division is yours until pawl_checkpoint_division_free. */
+PAWL_API pawl_status pawl_checkpoint_divide(const pawl_checkpoint_held_piece* pieces, const size_t* counts,
+                                            size_t rank_count, const pawl_checkpoint_division_options* options,
+                                            pawl_checkpoint_division** division);
+/* What a rank writes: *count boxes, in the order of its pieces. Of each 1 + 2 * dimension_count numbers: the index of
+ * the piece in the rank's list, where the box begins, its extent. Lives as long as the handle. NULL, and *count is 0:
+ * there is no such rank. */
+PAWL_API const uint64_t* pawl_checkpoint_division_boxes(const pawl_checkpoint_division* division, size_t rank,
+                                                        size_t* count);
+/* NULL: does nothing. */
+PAWL_API void pawl_checkpoint_division_free(pawl_checkpoint_division* division);
 
 #ifdef __cplusplus
 }

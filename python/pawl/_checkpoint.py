@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pawl._library import SizedStructure, load_typed
 from pawl.errors import PawlError, Refused
@@ -46,6 +46,18 @@ class _Piece(SizedStructure):
         ("dimension_count", ctypes.c_uint32), ("shape", ctypes.c_void_p), ("begin", ctypes.c_void_p),
         ("size", ctypes.c_void_p), ("stride_bytes", ctypes.c_void_p), ("memory", ctypes.c_void_p),
     ]
+
+
+class _HeldPiece(SizedStructure):
+    _fields_ = [
+        ("name", ctypes.c_void_p), ("role", ctypes.c_void_p), ("dtype", ctypes.c_void_p),
+        ("dimension_count", ctypes.c_uint32), ("element_bytes", ctypes.c_uint32), ("shape", ctypes.c_void_p),
+        ("begin", ctypes.c_void_p), ("size", ctypes.c_void_p), ("sample", ctypes.c_uint64),
+    ]
+
+
+class _DivisionOptions(SizedStructure):
+    _fields_ = [("without_replica_check", ctypes.c_int), ("part_bytes_min", ctypes.c_uint64)]
 
 
 class _OpenOptions(SizedStructure):
@@ -100,6 +112,10 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
                                                    ctypes.POINTER(_TEXT))),
     "checkpoint_store_publish": (ctypes.c_int, (_HANDLE, _TEXTS, _SIZE, _TEXT, _TEXTS, _SIZE)),
     "checkpoint_store_end": (None, (_HANDLE,)),
+    "checkpoint_divide": (ctypes.c_int, (ctypes.POINTER(_HeldPiece), ctypes.POINTER(_SIZE), _SIZE,
+                                         ctypes.POINTER(_DivisionOptions), ctypes.POINTER(_HANDLE))),
+    "checkpoint_division_boxes": (_NUMBER, (_HANDLE, _SIZE, ctypes.POINTER(_SIZE))),
+    "checkpoint_division_free": (None, (_HANDLE,)),
 }
 _OK, _INVALID, _TIMEOUT = 0, 3, 4
 
@@ -389,6 +405,93 @@ def write_store_part(folder: str, part: int, pieces: Sequence[StorePiece], watch
         return (share.value or b"").decode()
 
     return _watched(write, access, watcher)
+
+
+class HeldBox(Protocol):
+    """Where a box begins and how large it is, in elements."""
+
+    @property
+    def begin(self) -> tuple[int, ...]: ...
+
+    @property
+    def size(self) -> tuple[int, ...]: ...
+
+
+class HeldPiece(Protocol):
+    """A box of a tensor that a rank holds, as the other ranks know it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def box(self) -> HeldBox: ...
+
+    @property
+    def element_bytes(self) -> int: ...
+
+    @property
+    def sample(self) -> int: ...  # a checksum of some elements
+
+
+class WrittenBox(NamedTuple):
+    """A box that a rank writes, of the piece with this index in its list."""
+
+    piece: int
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
+
+
+def divide(ranks: Sequence[Sequence[HeldPiece]], **options: Any) -> list[list[WrittenBox]]:
+    """What each rank writes, by what each holds."""
+    division, loaded = _HANDLE(), library()
+    array = _held_array([piece for pieces in ranks for piece in pieces])
+    counts = (_SIZE * max(1, len(ranks)))(*map(len, ranks))
+    _check(loaded.pawl_checkpoint_divide(array, counts, len(ranks), _filled(_DivisionOptions(), options),
+                                         ctypes.byref(division)))
+    try:
+        return [_boxes_of(division, rank, pieces) for rank, pieces in enumerate(ranks)]
+    finally:
+        loaded.pawl_checkpoint_division_free(division)
+
+
+def _boxes_of(division: ctypes.c_void_p, rank: int, pieces: Sequence[HeldPiece]) -> list[WrittenBox]:
+    count, at, boxes = _SIZE(), 0, []
+    numbers = library().pawl_checkpoint_division_boxes(division, rank, ctypes.byref(count))
+    for _ in range(count.value):
+        piece = numbers[at]
+        dimensions = len(pieces[piece].shape)
+        begin, size, end = at + 1, at + 1 + dimensions, at + 1 + 2 * dimensions
+        boxes.append(WrittenBox(piece, tuple(numbers[begin:size]), tuple(numbers[size:end])))
+        at = end
+    return boxes
+
+
+def _held_array(pieces: Sequence[HeldPiece]) -> ctypes.Array[_HeldPiece]:
+    """One array for all numbers, and each text once: there may be hundreds of thousands, and ranks share names."""
+    flat = _flat([number for piece in pieces for number in (*piece.shape, *piece.box.begin, *piece.box.size)])
+    texts = {text for piece in pieces for text in (piece.name, piece.role, piece.dtype)}
+    encoded = {text: text.encode() for text in texts}
+    address = {text: address_of(content) for text, content in encoded.items()}
+    array = (_HeldPiece * max(1, len(pieces)))()
+    array._pointed_at = (flat, encoded)  # type: ignore[attr-defined]  # by the pointers below
+    at, struct_size = ctypes.addressof(flat), ctypes.sizeof(_HeldPiece)
+    for to, piece in zip(array, pieces, strict=False):
+        to.struct_size = struct_size
+        to.name, to.role, to.dtype = address[piece.name], address[piece.role], address[piece.dtype]
+        to.dimension_count = step = len(piece.shape)
+        to.element_bytes, to.sample = piece.element_bytes, piece.sample
+        to.shape, to.begin, to.size = at, at + 8 * step, at + 16 * step
+        at += 24 * step
+    return array
 
 
 def address_of(content: bytes) -> int:

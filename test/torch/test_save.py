@@ -116,6 +116,12 @@ class DivisionTest(unittest.TestCase):
         with self.assertRaisesRegex(Refused, r"different values .* w \(weight\) on ranks 0 and 1"):
             divide(unlike)
         self.assertEqual([1, 0], [len(each) for each in divide(unlike, check_replicas=False, part_bytes_min=1)])
+        with self.assertRaisesRegex(Refused, "rank 1: w: 9 dimensions"):
+            divide([[], [held("w", (1,) * 9)]])
+
+    def test_nothing_is_divided_into_nothing(self):
+        self.assertEqual([], divide([]))
+        self.assertEqual([[], []], divide([[], []]))
 
 
 class MergingTest(unittest.TestCase):

@@ -365,6 +365,80 @@ static int stores(const float* weight) {
   return nftw(folder, &removed, 8, FTW_DEPTH | FTW_PHYS) != 0;
 }
 
+/* Two ranks of one replica write half of it each; a third one's own is its own. */
+static int divisions(void) {
+  static const uint64_t shape[2] = {8, 3}, lower[2] = {4, 0}, rows[2] = {4, 3};
+  static const size_t counts[4] = {1, 2, 0, 1};
+  struct {
+    pawl_checkpoint_division_options options;
+    uint64_t added;
+  } later;
+  pawl_checkpoint_division_options options = PAWL_CHECKPOINT_DIVISION_OPTIONS_INIT;
+  pawl_checkpoint_held_piece pieces[4] = {PAWL_CHECKPOINT_HELD_PIECE_INIT, PAWL_CHECKPOINT_HELD_PIECE_INIT,
+                                          PAWL_CHECKPOINT_HELD_PIECE_INIT, PAWL_CHECKPOINT_HELD_PIECE_INIT};
+  pawl_checkpoint_division* division = (pawl_checkpoint_division*)&kName;
+  const uint64_t* boxes;
+  size_t count = 7;
+  int i;
+  for (i = 0; i < 4; ++i) {
+    pieces[i].name = i == 1 ? "number" : i == 3 ? "own" : "shared";
+    pieces[i].dtype = "float32";
+    pieces[i].dimension_count = i == 1 ? 0 : 2;
+    pieces[i].element_bytes = 4;
+    pieces[i].shape = shape;
+  }
+  pieces[3].begin = lower;
+  options.part_bytes_min = 12;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, NULL) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, &division) == PAWL_OK);
+  boxes = pawl_checkpoint_division_boxes(division, 0, &count);
+  EXPECT(count == 1 && boxes[0] == 0 && memcmp(boxes + 3, rows, sizeof rows) == 0 && boxes[1] == 0);
+  boxes = pawl_checkpoint_division_boxes(division, 1, &count);
+  EXPECT(count == 2 && boxes[0] == 0 && boxes[1] == 1 && boxes[2] == 4 && memcmp(boxes + 4, rows, sizeof rows) == 0);
+  EXPECT(pawl_checkpoint_division_boxes(division, 2, &count) != NULL && count == 0);
+  boxes = pawl_checkpoint_division_boxes(division, 3, &count);
+  EXPECT(count == 1 && memcmp(boxes + 1, lower, sizeof lower) == 0 && memcmp(boxes + 3, rows, sizeof rows) == 0);
+  EXPECT(pawl_checkpoint_division_boxes(division, 4, &count) == NULL && count == 0);
+  pawl_checkpoint_division_free(division);
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, NULL, &division) == PAWL_OK); /* 96 bytes aren't worth a cut */
+  EXPECT(pawl_checkpoint_division_boxes(division, 0, &count) != NULL && count == 1);
+  EXPECT(pawl_checkpoint_division_boxes(division, 1, &count) != NULL && count == 1);
+  pawl_checkpoint_division_free(division);
+
+  pieces[2].sample = 1;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, NULL, &division) == PAWL_INVALID && division == NULL);
+  EXPECT(strstr(pawl_checkpoint_error(), "shared (weight) on ranks 0 and 1") != NULL);
+  options.without_replica_check = 1;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, &division) == PAWL_OK);
+  EXPECT(pawl_checkpoint_division_boxes(division, 1, &count) != NULL && count == 1);
+  pawl_checkpoint_division_free(division);
+  pieces[3].name = NULL;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, &division) == PAWL_INVALID);
+  pieces[3].name = "own";
+  pieces[3].dimension_count = 9;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, &division) == PAWL_INVALID);
+  EXPECT(strstr(pawl_checkpoint_error(), "own: 9 dimensions") != NULL);
+  pieces[3].dimension_count = 2;
+  pieces[3].element_bytes = 0;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, &division) == PAWL_INVALID);
+  pieces[3].struct_size = 0;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, &division) == PAWL_INVALID);
+  pieces[0].struct_size = 0;
+  EXPECT(pawl_checkpoint_divide(pieces, counts, 4, &options, &division) == PAWL_INVALID);
+  EXPECT(strstr(pawl_checkpoint_error(), "PAWL_CHECKPOINT_HELD_PIECE_INIT") != NULL);
+  EXPECT(pawl_checkpoint_divide(NULL, counts, 4, &options, &division) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_divide(pieces, NULL, 4, &options, &division) == PAWL_INVALID);
+  memset(&later, 0, sizeof later);
+  later.options.struct_size = sizeof later;
+  EXPECT(pawl_checkpoint_divide(NULL, NULL, 0, &later.options, &division) == PAWL_OK);
+  pawl_checkpoint_division_free(division);
+  later.added = 1;
+  EXPECT(pawl_checkpoint_divide(NULL, NULL, 0, &later.options, &division) == PAWL_INVALID);
+  EXPECT(pawl_checkpoint_division_boxes(NULL, 0, &count) == NULL && count == 0);
+  pawl_checkpoint_division_free(NULL);
+  return 0;
+}
+
 int main(void) {
   static float weight[COUNT], average[COUNT], expected[COUNT];
   pawl_checkpoint *checkpoint, *golden;
@@ -382,5 +456,5 @@ int main(void) {
   if (whole(checkpoint, "weight", expected) != 0) return 1;
   if (peers(checkpoint, weight, expected) != 0) return 1;
   pawl_checkpoint_close(checkpoint);
-  return opening() != 0 || replicas() != 0;
+  return opening() != 0 || replicas() != 0 || divisions() != 0;
 }

@@ -13,6 +13,8 @@ constexpr CStruct kAccessOptions{"pawl_checkpoint_access_options", sizeof(pawl_c
                                  sizeof(pawl_checkpoint_access_options)};
 constexpr CStruct kStoreOptions{"pawl_checkpoint_store_options", sizeof(pawl_checkpoint_store_options),
                                 sizeof(pawl_checkpoint_store_options)};
+constexpr CStruct kDivisionOptions{"pawl_checkpoint_division_options", sizeof(pawl_checkpoint_division_options),
+                                   sizeof(pawl_checkpoint_division_options)};
 
 // What the caller gave, in our form; all zeros for nullptr.
 template <class T>
@@ -76,6 +78,14 @@ Result<StoreOptions> store_options_of(const pawl_checkpoint_store_options* given
   store.overwrite = options.overwrite != 0;
   store.bytes = options.expected_bytes;
   return store;
+}
+
+Result<DivisionOptions> division_options_of(const pawl_checkpoint_division_options* given) {
+  PAWL_ASSIGN(const pawl_checkpoint_division_options options, copy_of(given, kDivisionOptions));
+  DivisionOptions division;
+  division.check_replicas = options.without_replica_check == 0;
+  if (options.part_bytes_min != 0) division.part_bytes_min = options.part_bytes_min;
+  return division;
 }
 
 }  // namespace pawl::checkpoint

@@ -12,6 +12,7 @@
 #include "checkpoint/names/families.h"
 #include "checkpoint/reshape/execute.h"
 #include "checkpoint/reshape/file_source.h"
+#include "checkpoint/store/division.h"
 #include "checkpoint/store/store_folder.h"
 #include "pawl/checkpoint.h"
 
@@ -24,6 +25,8 @@ inline constexpr CStruct kReportStruct{"pawl_checkpoint_report", sizeof(pawl_che
                                        sizeof(pawl_checkpoint_report)};
 inline constexpr CStruct kStorePieceStruct{"pawl_checkpoint_store_piece", sizeof(pawl_checkpoint_store_piece),
                                            sizeof(pawl_checkpoint_store_piece)};
+inline constexpr CStruct kHeldPieceStruct{"pawl_checkpoint_held_piece", sizeof(pawl_checkpoint_held_piece),
+                                          sizeof(pawl_checkpoint_held_piece)};
 
 enum class Names : std::uint8_t { stored, huggingface, megatron };
 
@@ -46,5 +49,6 @@ struct AccessOptions {
 [[nodiscard]] Result<AccessOptions> access_options_of(const pawl_checkpoint_access_options* given,
                                                       AccessOptions defaults = {});
 [[nodiscard]] Result<StoreOptions> store_options_of(const pawl_checkpoint_store_options* given);
+[[nodiscard]] Result<DivisionOptions> division_options_of(const pawl_checkpoint_division_options* given);
 
 }  // namespace pawl::checkpoint
