@@ -191,6 +191,57 @@ TEST(StoreFolder, TakesPartsWithoutPiecesAndEmptyCheckpoints) {
   EXPECT_TRUE(open_checkpoint(folder.path("b"))->tensors.empty());
 }
 
+// Of the same box in several parts.
+TEST(StoreFolder, KeepsTheFirstOfEqualBoxesWhereThatIsAllowed) {
+  const TemporaryDirectory folder;
+  const Bytes first = pattern(24, 1), second = pattern(24, 2), scalar = pattern(4, 3);
+  const auto part = [&](const Bytes& whole) {
+    return std::vector<StorePiece>{
+        piece_of("rows", "weight", ElementType::float32, {3, 2}, box_of({0, 0}, {1, 2}), first),
+        piece_of("rows", "weight", ElementType::float32, {3, 2}, box_of({1, 0}, {2, 2}), first),
+        whole_of("mean", "buffer", ElementType::float32, {6}, whole),
+        whole_of("step", "step", ElementType::float32, {}, scalar)};
+  };
+  StorePublishOptions publish;
+  const Status refused = save(folder.path("a"), {part(first), part(first)}, {}, publish);
+  ASSERT_FALSE(refused.has_value()) << "nobody allowed it";
+  EXPECT_EQ(refused.error().code, Code::invalid);
+  publish.equal_boxes = EqualBoxes::keep_first;
+  const Status equal = save(folder.path("b"), {part(first), part(first)}, {}, publish);
+  EXPECT_TRUE(equal.has_value()) << what(equal);
+  const Status differs = save(folder.path("c"), {part(first), part(second)}, {}, publish);
+  ASSERT_FALSE(differs.has_value());
+  EXPECT_NE(differs.error().what.find("mean (buffer), [6] at [0]"), std::string::npos) << differs.error().what;
+  EXPECT_EQ(differs.error().what.find("rows"), std::string::npos) << differs.error().what;
+  EXPECT_FALSE(path_exists(folder.path("c")));
+  publish.may_differ = {{"mean", "buffer"}};
+  const Status allowed = save(folder.path("d"), {part(first), part(second)}, {}, publish);
+  ASSERT_TRUE(allowed.has_value()) << what(allowed);
+  const Result<CheckpointView> view = open_checkpoint(folder.path("d"));
+  ASSERT_TRUE(view.has_value()) << view.error().what;
+  const StoredTensor* mean = find(*view, "mean", "buffer");
+  ASSERT_NE(mean, nullptr);
+  EXPECT_EQ(mean->pieces.size(), 1u);
+  EXPECT_EQ(*load(*view, static_cast<std::uint32_t>(mean - view->tensors.data())), first);
+}
+
+// Equal boxes, no others: what overlaps in part has no first.
+TEST(StoreFolder, RefusesBoxesThatOverlapInPartAllTheSame) {
+  const TemporaryDirectory folder;
+  const Bytes bytes = pattern(24, 1);
+  const auto rows = [&](std::uint64_t begin, std::uint64_t count) {
+    return std::vector<StorePiece>{
+        piece_of("rows", "weight", ElementType::float32, {3, 2}, box_of({begin, 0}, {count, 2}), bytes)};
+  };
+  StorePublishOptions publish;
+  publish.equal_boxes = EqualBoxes::keep_first;
+  publish.may_differ = {{"rows", "weight"}};
+  const Status refused = save(folder.path("a"), {rows(0, 2), rows(1, 2)}, {}, publish);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::invalid);
+  EXPECT_NE(refused.error().what.find("rows"), std::string::npos) << refused.error().what;
+}
+
 TEST(StoreFolder, RefusesPiecesThatCannotBe) {
   const TemporaryDirectory folder;
   const Bytes bytes = pattern(64, 1);
