@@ -86,6 +86,37 @@ TEST_F(CheckpointStoreTest, HasTheValuesAndAliasesOfTheLowestSeat) {
   EXPECT_EQ(manifest->aliases[0].second, "equal everywhere");
 }
 
+// Axes, tensors, types and what is declared equal are drawn; some tensors are large enough to be cut among their writers.
+TEST(CheckpointOfAnyJob, GivesEachSeatBackWhatItHad) {
+  const std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
+  for (std::uint64_t seed = 1; seed <= 14; ++seed) {
+    const RandomJob job(seed, seed % 2 == 0);
+    const TemporaryDirectory directory;
+    const auto open = store->begin(directory.path("step-7"), 1, "");
+    ASSERT_TRUE(open) << open.error().what;
+    PartProgress progress;
+    for (std::uint32_t seat = 0; seat < job.world; ++seat) {
+      const TestSeat& one = job.seats[seat];
+      const std::string info = to_json(SeatInfo{seed, 4096});
+      const auto pieces = share_of(one.layout, Seat(seat), one.payload, one.text, info);
+      const std::string beside = text_of(beside_of(one.layout, Seat(seat), one.payload));
+      const Status written = store->write((*open)->folder(), {Seat(seat), pieces, beside, ""}, progress);
+      ASSERT_TRUE(written) << seed << ": " << written.error().what;
+    }
+    const Status published = (*open)->publish(job.world);
+    ASSERT_TRUE(published) << seed << ": " << published.error().what;
+    const auto stored = store->open(directory.path("step-7"));
+    ASSERT_TRUE(stored) << seed << ": " << stored.error().what;
+    for (std::uint32_t seat = 0; seat < job.world; ++seat) {
+      const TestSeat& one = job.seats[seat];
+      std::vector<std::byte> payload(one.payload.size());
+      const Status read = (*stored)->read(Seat(seat), one.layout, payload, progress);
+      ASSERT_TRUE(read) << seed << ": " << read.error().what;
+      EXPECT_EQ(payload, one.payload) << "seed " << seed << " seat " << seat;
+    }
+  }
+}
+
 // Each seat has its own; the checkpoint has the lowest's under the plain name.
 TEST_F(CheckpointStoreTest, OfABufferThatAllHaveTheLowestsCounts) {
   publish();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <random>
 #include <string>
@@ -21,9 +22,36 @@ struct TestSeat {
   std::vector<std::byte> payload;
 };
 
+inline constexpr std::string_view kTestValues = R"({"values":{"step":7},"aliases":{"tied":"equal everywhere"}})";
+
+// A stable element's bytes follow from its tensor and its place in that; others from the seat as well.
+inline void fill(TestSeat& seat, const LayoutEntry& entry, std::uint32_t number, std::uint64_t seed) {
+  if (entry.payload_offset == kNotCaptured) return;
+  std::byte* at = seat.payload.data() + entry.payload_offset;
+  if (entry.mesh == kNoMesh) {
+    const std::string text = entry.name == kValuesBlob ? std::string(kTestValues) : "blob of " + std::to_string(number);
+    const std::uint64_t size = text.size();
+    std::memcpy(at, &size, sizeof size);
+    std::memcpy(at + sizeof size, text.data(), text.size());
+    return;
+  }
+  std::vector<std::uint32_t> order = entry.order;
+  for (std::uint32_t d = 0; entry.order.empty() && d < entry.box.dimensions; ++d) order.push_back(d);
+  const PerDimension in_tensor = dense_stride(whole_box(entry.shape));
+  const std::uint64_t unit = size_bits(entry.dtype) / 8;
+  for (std::uint64_t i = 0; i < volume(entry.box); ++i) {  // in the order of the memory
+    std::uint64_t rest = i, place = 0;
+    for (std::size_t k = order.size(); k-- > 0; rest /= entry.box.size[order[k]])
+      place += (entry.box.begin[order[k]] + rest % entry.box.size[order[k]]) * in_tensor[order[k]];
+    std::uint64_t word = (digest_of(entry.name) ^ (place + seed) * 0x9E3779B97F4A7C15u);
+    if (entry.lifetime == Lifetime::volatile_) word += number;
+    const std::uint64_t value = word >> 17;
+    std::memcpy(at + i * unit, &value, std::min<std::uint64_t>(unit, sizeof value));
+  }
+}
+
 struct TestJob {
   static constexpr std::uint32_t world = 4;
-  static constexpr std::string_view kValues = R"({"values":{"step":7},"aliases":{"tied":"equal everywhere"}})";
 
   // `rows`: of the largest tensor, four bytes each.
   explicit TestJob(std::uint64_t seed, std::uint64_t rows = 6) : seed_(seed) {
@@ -87,36 +115,95 @@ struct TestJob {
     made.layout = *layout;
     made.text = text_of(made.layout);
     made.payload.resize(made.layout.payload_bytes);
-    for (const LayoutEntry& entry : made.layout.entries) fill(made, entry, seat);
+    for (const LayoutEntry& entry : made.layout.entries) fill(made, entry, seat, seed_);
     return made;
   }
 
-  // A stable element's bytes follow from its tensor and its place in that; others from the seat as well.
-  void fill(TestSeat& seat, const LayoutEntry& entry, std::uint32_t number) const {
-    if (entry.payload_offset == kNotCaptured) return;
-    std::byte* at = seat.payload.data() + entry.payload_offset;
-    if (entry.mesh == kNoMesh) {
-      const std::string text = entry.name == kValuesBlob ? std::string(kValues) : "blob of " + std::to_string(number);
-      const std::uint64_t size = text.size();
-      std::memcpy(at, &size, sizeof size);
-      std::memcpy(at + sizeof size, text.data(), text.size());
-      return;
-    }
-    std::vector<std::uint32_t> order = entry.order;
-    for (std::uint32_t d = 0; entry.order.empty() && d < entry.box.dimensions; ++d) order.push_back(d);
-    const PerDimension in_tensor = dense_stride(whole_box(entry.shape));
-    for (std::uint64_t i = 0; i < volume(entry.box); ++i) {  // in the order of the memory
-      std::uint64_t rest = i, place = 0;
-      for (std::size_t k = order.size(); k-- > 0; rest /= entry.box.size[order[k]])
-        place += (entry.box.begin[order[k]] + rest % entry.box.size[order[k]]) * in_tensor[order[k]];
-      std::uint64_t word = (digest_of(entry.name) ^ (place + seed_) * 0x9E3779B97F4A7C15u);
-      if (entry.lifetime == Lifetime::volatile_) word += number;
-      const auto value = static_cast<std::uint32_t>(word >> 17);
-      std::memcpy(at + i * sizeof value, &value, sizeof value);
-    }
+  std::uint64_t seed_;
+};
+
+// Of one to three axes, with tensors of all sorts: cut or not, alike along any of the axes, said to be so or not.
+struct RandomJob {
+  // `large`: some are worth to be cut among those that write them.
+  RandomJob(std::uint64_t seed, bool large) : large_(large), random_(seed) {
+    for (std::uint64_t i = 0, count = 1 + random_() % 3; i < count; ++i)
+      mesh.axes.push_back({"axis" + std::to_string(i), 1 + random_() % 3});
+    world = 1;
+    for (const Mesh::Axis& axis : mesh.axes) world *= static_cast<std::uint32_t>(axis.size);
+    for (std::uint64_t i = 0, count = 1 + random_() % 12; i < count; ++i) drawn_.push_back(draw(i));
+    for (std::uint32_t seat = 0; seat < world; ++seat) seats.push_back(seat_of(seat, seed));
   }
 
-  std::uint64_t seed_;
+  Mesh mesh{"grid", {}};
+  std::uint32_t world;
+  std::vector<TestSeat> seats;
+
+ private:
+  struct Drawn {
+    LayoutEntry entry;
+    std::uint32_t axis = ~0u;  // along which it is cut
+    std::uint32_t dimension = 0;
+  };
+
+  Drawn draw(std::uint64_t number) {
+    constexpr std::array<ElementType, 4> kTypes{ElementType::float32, ElementType::uint8, ElementType::bfloat16,
+                                                ElementType::int64};
+    Drawn drawn;
+    LayoutEntry& entry = drawn.entry;
+    entry.name = "tensor" + std::to_string(number);
+    entry.role = random_() % 3 == 0 ? "exp_avg" : "weight";
+    entry.dtype = kTypes[random_() % kTypes.size()];
+    entry.mesh = 0;
+    for (std::uint64_t d = 0, count = random_() % 4; d < count; ++d) entry.shape.push_back(random_() % 6);
+    if (large_ && !entry.shape.empty() && random_() % 2 == 0) {
+      entry.dtype = ElementType::int64;
+      entry.shape = {random_() % 2 + 2, (1u << 17) + random_() % 9};
+    }
+    entry.equal_axes = random_() % (1u << mesh.axes.size());
+    if (entry.shape.size() > 1 && random_() % 4 == 0) {
+      for (auto d = static_cast<std::uint32_t>(entry.shape.size()); d-- > 0;) entry.order.push_back(d);
+    }
+    if (random_() % 6 == 0) {
+      entry.lifetime = Lifetime::volatile_;
+      entry.equal_axes = 0;
+    }
+    if (entry.shape.empty() || random_() % 2 == 0) return drawn;
+    entry.placement = TensorPlacement::unique;
+    drawn.axis = static_cast<std::uint32_t>(random_() % mesh.axes.size());
+    drawn.dimension = static_cast<std::uint32_t>(random_() % entry.shape.size());
+    entry.equal_axes &= ~(std::uint64_t{1} << drawn.axis);
+    return drawn;
+  }
+
+  TestSeat seat_of(std::uint32_t seat, std::uint64_t seed) const {
+    LayoutBuilder builder(world);
+    EXPECT_TRUE(builder.add_mesh(mesh));
+    const std::vector<std::uint64_t> coordinates = coordinates_of(mesh, seat);
+    for (Drawn drawn : drawn_) {
+      Box box = whole_box(drawn.entry.shape);
+      if (drawn.entry.placement == TensorPlacement::unique) {  // parts need not be equally large, and may be of nothing
+        const std::uint64_t size = drawn.entry.shape[drawn.dimension], parts = mesh.axes[drawn.axis].size;
+        box.begin[drawn.dimension] = size * coordinates[drawn.axis] / parts;
+        box.size[drawn.dimension] = size * (coordinates[drawn.axis] + 1) / parts - box.begin[drawn.dimension];
+      }
+      drawn.entry.box = box;
+      const auto added = builder.add(drawn.entry);
+      EXPECT_TRUE(added) << added.error().what;
+    }
+    EXPECT_TRUE(builder.add_blob("random numbers", 40));
+    TestSeat made;
+    Result<SeatLayout> layout = builder.build();
+    EXPECT_TRUE(layout) << layout.error().what;
+    made.layout = *layout;
+    made.text = text_of(made.layout);
+    made.payload.resize(made.layout.payload_bytes);
+    for (const LayoutEntry& entry : made.layout.entries) fill(made, entry, seat, seed);
+    return made;
+  }
+
+  bool large_;
+  std::mt19937_64 random_;
+  std::vector<Drawn> drawn_;
 };
 
 }  // namespace pawl::job

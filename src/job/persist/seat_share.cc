@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -20,21 +21,17 @@ using Entries = std::vector<const LayoutEntry*>;
 
 constexpr std::string_view kNotKeptRole = "nonpersistent_buffer";  // which a model's state_dict leaves out, too
 
-// Of the seats along these axes of the mesh, as which this one counts; and whether it is the first on all others.
+// Of the seats along these axes of the mesh, as which this one counts.
 struct Place {
   std::uint32_t holders = 1;
   std::uint32_t index = 0;
-  bool first_on_others = true;
 };
 
 Place place_of(const Mesh& mesh, std::uint64_t axes, Seat seat) {
   const std::vector<std::uint64_t> coordinates = coordinates_of(mesh, seat.value);
   Place place;
   for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
-    if ((axes >> i & 1) == 0) {
-      place.first_on_others = place.first_on_others && coordinates[i] == 0;
-      continue;
-    }
+    if ((axes >> i & 1) == 0) continue;
     place.index = static_cast<std::uint32_t>(place.index * mesh.axes[i].size + coordinates[i]);
     place.holders = static_cast<std::uint32_t>(place.holders * mesh.axes[i].size);
   }
@@ -81,10 +78,15 @@ StorePiece bytes_piece(Seat seat, std::string_view role, std::span<const std::by
   return piece;
 }
 
-// All have it, nobody said that the bytes are equal, and the lowest one writes it.
+// A tensor that all have, and nobody said that the bytes are equal on all: the lowest one writes it, whole, so that the others' sums can be
+// compared. That some of them are said to be equal changes nothing.
+bool comes_from_lowest(const SeatLayout& layout, const LayoutEntry& entry) {
+  return entry.lifetime == Lifetime::stable && entry.placement == TensorPlacement::replicate &&
+         place_of(layout.meshes[entry.mesh], entry.equal_axes, Seat(0)).holders != layout.world;
+}
+
 bool is_left_to_another(const SeatLayout& layout, const LayoutEntry& entry, Seat seat) {
-  return entry.placement == TensorPlacement::replicate &&
-         !place_of(layout.meshes[entry.mesh], entry.equal_axes, seat).first_on_others;
+  return comes_from_lowest(layout, entry) && seat != Seat(0);
 }
 
 std::vector<std::byte> row_major(const LayoutEntry& entry, std::span<const std::byte> payload) {
@@ -138,19 +140,21 @@ Result<SeatInfo> parse_seat_info(std::string_view text_of_it) {
 
 std::vector<StorePiece> share_of(const SeatLayout& layout, Seat seat, std::span<const std::byte> payload,
                                  std::string_view layout_text, std::string_view info) {
-  std::map<std::pair<std::uint32_t, std::uint64_t>, Entries> groups;  // by mesh and axes
+  // By mesh and axes. What is whole here may be so on seats that are not alike, which then must cut it in the same places.
+  std::map<std::tuple<std::uint32_t, std::uint64_t, bool>, Entries> groups;
   std::vector<StorePiece> pieces;
   for (const LayoutEntry& entry : layout.entries) {
     if (!is_stored(entry)) continue;
     if (is_left_to_another(layout, entry, seat)) continue;
-    if (entry.equal_axes != 0)
-      groups[{entry.mesh, entry.equal_axes}].push_back(&entry);
+    if (entry.equal_axes != 0 && !comes_from_lowest(layout, entry))
+      groups[{entry.mesh, entry.equal_axes, entry.box == whole_box(entry.shape)}].push_back(&entry);
     else
       pieces.push_back(piece_of(entry, entry.box, payload));
   }
   for (auto& [key, entries] : groups) {
     std::ranges::sort(entries, {}, [](const LayoutEntry* entry) { return std::pair(entry->name, entry->role); });
-    add_group(entries, place_of(layout.meshes[key.first], key.second, seat), payload, pieces);
+    const auto& [mesh, axes, is_whole] = key;
+    add_group(entries, place_of(layout.meshes[mesh], axes, seat), payload, pieces);
   }
   pieces.push_back(bytes_piece(seat, kSeatVolatileRole, payload.subspan(layout.stable_bytes)));
   pieces.push_back(bytes_piece(seat, kSeatLayoutRole, std::as_bytes(std::span(layout_text))));

@@ -1,11 +1,11 @@
 // SeatShare: what one seat writes of a checkpoint of the job, straight from a sealed slot.
 //
 // Tensors have the names, roles and logical shapes that were declared. What was declared equal on several seats is written
-// once, cut by bytes over those; a replicated tensor that was not declared so comes whole from the lowest seat that has it;
-// a volatile one, which is each seat's own (buffers), from all that have it (the store keeps the lowest's,
-// checkpoint/store/store_folder.h). Derived entries are not stored, nor buffers that a model does not keep. Besides, each seat's volatile part and its layout's text go with roles that only this job
-// reads (`seat_...`), so that a job of the same world goes on bit for bit. Each seat knows its share from its own layout
-// alone. Pure.
+// once, cut by bytes over those. A replicated tensor that was not declared equal on all comes whole from the lowest seat; a
+// volatile one, which is each seat's own (buffers), from all that have it (the store keeps the lowest's,
+// checkpoint/store/store_folder.h). Derived entries are not stored, nor buffers that a model does not keep. Besides, each
+// seat's volatile part and its layout's text go with roles that only this job reads (`seat_...`), so that a job of the same
+// world goes on bit for bit. Each seat knows its share from its own layout alone. Pure.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "job/persist/persist_test_job.h"
 #include "tensor/tiling.h"
@@ -39,6 +43,91 @@ TEST(SeatShare, TogetherTheSeatsWriteEveryElementOnce) {
   }
 }
 
+// Whatever the axes, and whatever was declared equal along them. A box that several seats have, though none said so, comes from
+// each of them, and is one.
+TEST(SeatShare, SoTheyDoWhateverTheMesh) {
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    const RandomJob job(seed, seed % 100 == 0);
+    std::map<std::pair<std::string, std::string>, std::vector<Box>> boxes;
+    std::map<std::pair<std::string, std::string>, Shape> shapes;
+    for (std::uint32_t seat = 0; seat < job.world; ++seat) {
+      const TestSeat& one = job.seats[seat];
+      for (const StorePiece& piece : share_of(one.layout, Seat(seat), one.payload, one.text, "{}")) {
+        if (piece.role.starts_with("seat_")) continue;
+        shapes[{piece.name, piece.role}] = piece.shape;
+        std::vector<Box>& known = boxes[{piece.name, piece.role}];
+        if (volume(piece.box) > 0 && std::ranges::find(known, piece.box) == known.end()) known.push_back(piece.box);
+      }
+    }
+    EXPECT_EQ(shapes.size(), job.seats[0].layout.entries.size() - 1) << seed << ": all but the blob";
+    for (const auto& [key, shape] : shapes) {
+      const Box whole = whole_box(shape);
+      const bool tiles = volume(whole) == 0 || check_tiling(whole, boxes[key]).is_exact();
+      EXPECT_TRUE(tiles) << seed << " " << key.first << " " << key.second;
+    }
+  }
+}
+
+// As of 2 x 2 seats that are alike along one axis alone, and of a state that is each seat's own though all have it.
+TEST(SeatShare, WhatIsNotSaidToBeEqualOnAllComesWholeFromTheLowestOrFromEach) {
+  LayoutBuilder builder(4);
+  ASSERT_TRUE(builder.add_mesh({"grid", {{"dp", 2}, {"tp", 2}}}));
+  for (const Lifetime lifetime : {Lifetime::stable, Lifetime::volatile_}) {
+    LayoutEntry entry;
+    entry.name = name_of(lifetime);
+    entry.role = "weight";
+    entry.shape = {4, 1 << 19};  // worth to be cut
+    entry.box = whole_box(entry.shape);
+    entry.mesh = 0;
+    entry.lifetime = lifetime;
+    entry.equal_axes = lifetime == Lifetime::stable ? 1 : 0;
+    ASSERT_TRUE(builder.add(entry));
+  }
+  const SeatLayout layout = *builder.build();
+  const std::vector<std::byte> payload(layout.payload_bytes);
+  for (std::uint32_t seat = 0; seat < 4; ++seat) {
+    std::map<std::string, std::uint64_t> elements;
+    for (const StorePiece& piece : share_of(layout, Seat(seat), payload, "", ""))
+      if (piece.role == "weight") elements[piece.name] += volume(piece.box);
+    EXPECT_EQ(elements["stable"], seat == 0 ? 1u << 21 : 0u) << seat;
+    EXPECT_EQ(elements["volatile"], 1u << 21) << seat;
+    const SeatBeside beside = beside_of(layout, Seat(seat), payload);
+    EXPECT_EQ(beside.sums.size(), seat == 0 ? 0u : 1u) << seat;
+    EXPECT_TRUE(beside.own.contains({"volatile", "weight"}));
+  }
+}
+
+// HSDP with tensor parallelism: each two seats are alike. One tensor is cut unevenly by tp; the other all hold, which those that
+// are not alike do not know of each other. Whatever else they write, they cut it in the same places.
+TEST(SeatShare, ATensorThatMoreSeatsHoldThanAreAlikeIsCutInTheSamePlaces) {
+  std::set<std::pair<std::uint64_t, std::uint64_t>> rows;
+  for (std::uint32_t seat = 0; seat < 4; ++seat) {
+    LayoutBuilder builder(4);
+    ASSERT_TRUE(builder.add_mesh({"grid", {{"replica", 2}, {"tp", 2}}}));
+    LayoutEntry cut;
+    cut.name = "a cut one";
+    cut.role = "weight";
+    cut.shape = {6, 1 << 18};  // a row is of 1 MiB
+    cut.box = whole_box(cut.shape);
+    cut.box.begin[0] = seat % 2 == 0 ? 0 : 5;
+    cut.box.size[0] = seat % 2 == 0 ? 5 : 1;
+    cut.mesh = 0;
+    cut.placement = TensorPlacement::unique;
+    cut.equal_axes = 1;
+    ASSERT_TRUE(builder.add(cut));
+    LayoutEntry whole = cut;
+    whole.name = "b whole";
+    whole.shape = {4, 1 << 18};
+    whole.box = whole_box(whole.shape);
+    ASSERT_TRUE(builder.add(whole));
+    const SeatLayout layout = *builder.build();
+    const std::vector<std::byte> payload(layout.payload_bytes);
+    for (const StorePiece& piece : share_of(layout, Seat(seat), payload, "", ""))
+      if (piece.name == whole.name) rows.emplace(piece.box.begin[0], piece.box.size[0]);
+  }
+  EXPECT_EQ(rows, (std::set<std::pair<std::uint64_t, std::uint64_t>>{{0, 2}, {2, 2}}));
+}
+
 TEST(SeatShare, WhatIsEqualIsCutAmongItsHolders) {
   const TestJob job(1, 1 << 21);  // more than the least part for each
   std::map<std::uint32_t, std::uint64_t> bytes;
@@ -63,7 +152,7 @@ TEST(SeatShare, EachSeatsOwnIsUnderARoleThatLoadsLeaveAside) {
 
 TEST(SeatShare, ValuesAreThoseOfTheBlobOfThatName) {
   const TestJob job(4);
-  EXPECT_EQ(values_in(job.seats[0].layout, job.seats[0].payload), TestJob::kValues);
+  EXPECT_EQ(values_in(job.seats[0].layout, job.seats[0].payload), kTestValues);
   EXPECT_EQ(values_in(job.seats[1].layout, job.seats[1].payload), "");
 }
 
