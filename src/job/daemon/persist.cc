@@ -47,7 +47,7 @@ Status write_slot(CheckpointStore& store, const std::string& folder, const SlotT
   const std::string beside = text_of(beside_of(layout, what.seat, slot.payload()));
   PAWL_TRY(store.write(folder, {what.seat, pieces, beside, values_in(layout, slot.payload())}, progress));
   if (!is_still(slot, what.word))
-    return Error{Code::stale, text("seat ", what.seat.value, ": its slot changed while it was written")};
+    return Error{Code::stale, text("step ", what.word.step.value, " was written while it was copied")};
   return {};
 }
 
@@ -197,7 +197,7 @@ void Persist::begin_writing() {
     if (own.done != Done::pinned) return;
     slots.push_back({seat, own.arena, own.slot, own.word});
   }
-  if (!writes_.expired()) return fail("the storage has not come back from an earlier write", false);
+  if (!writes_.expired()) return;  // an earlier attempt's task writes yet: tick() looks again
   attempt_.writes = std::make_shared<PartProgress>();
   writes_ = attempt_.writes;
   (void)context_.environment->tasks.start("pawl-persist", [this, slots = std::move(slots), writes = attempt_.writes,
@@ -218,7 +218,7 @@ void Persist::wrote(std::uint64_t attempt, Seat seat, const Status& status) {
   if (status)
     own->second.done = Done::written;
   else
-    fail(text("seat ", seat.value, ": ", status.error().what), false);
+    fail(text("seat ", seat.value, ": ", status.error().what), status.error().code == Code::stale);
   pass_on();
   context_.drive();
 }
@@ -293,7 +293,10 @@ void Persist::on_link_up(NodeId node) {
 }
 
 void Persist::tick() {
-  if (is_on()) pass_on();  // what is written grows; or no link stood
+  if (!is_on()) return;
+  if (is_current() && told_.record.phase == PersistPhase::writing && attempt_.number == told_.record.attempt)
+    begin_writing();
+  pass_on();  // what is written grows; or no link stood
 }
 
 // Of this job's own, or of those beside the one with which it began.

@@ -275,6 +275,8 @@ TEST_F(Persisting, WhatIsFoundTornWhileItIsWrittenIsNotPublished) {
   commit_and_go_on(10);
   EXPECT_TRUE(store.published.empty());
   EXPECT_EQ(record().failures, 1u);
+  EXPECT_EQ(record().why, "seat 1: step 10 was written while it was copied");
+  EXPECT_EQ(record().step, Step(14)) << "storage is well: another one at once";
 }
 
 TEST_F(Persisting, WhatIsFoundTornAtTheEndOfItsWindowIsNotPublished) {
@@ -360,6 +362,27 @@ TEST_F(Persisting, StorageThatStandsStillHoldsNeitherTheJobNorTheNextStep) {
   capture(2, 20);
   commit_and_go_on(20);
   EXPECT_EQ(record().published, Step(20));
+}
+
+// Its task still writes into the attempt of another generation, which has ended: no second one is begun beside it.
+TEST_F(Persisting, AWriteThatIsLateIsWaitedFor) {
+  store.while_written = [this, is_over = false]() mutable {
+    if (is_over || store.parts["/c/step-10/1"].size() < 2) return;
+    is_over = true;  // the other node's task, until this returns
+    next_generation();
+    ASSERT_EQ(record().step, Step(12));
+    for (OneNode* one : {&root, &other}) one->seal(2, 12, 2);
+    commit(12);
+    EXPECT_EQ(record().phase, PersistPhase::writing);
+    EXPECT_EQ(store.parts["/c/step-12/2"].size(), 1u) << "the root's alone";
+  };
+  capture(1, 10);
+  commit(10);
+  other.persist.tick();
+  settle();
+  commit(13);
+  EXPECT_EQ(record().published, Step(12));
+  EXPECT_EQ(record().failures, 0u) << record().why;
 }
 
 TEST_F(Persisting, AnotherGenerationEndsTheAttempt) {
