@@ -6,6 +6,7 @@ import time
 
 import harness
 import record
+import small_disk
 from harness import JobTest, jobs, reference_run, run_pawl
 
 STEPS = harness.SMALL["steps"]
@@ -29,6 +30,9 @@ class PersistTest(JobTest):
     def published(self, folder=None):
         found = [name for name in os.listdir(folder or self.folder) if name != "pawl-job.json"]
         return sorted(int(name.removeprefix("step-")) for name in found if not name.endswith(".pawl-partial"))
+
+    def partial(self):
+        return [name for name in os.listdir(self.folder) if ".pawl-partial" in name]
 
     def wait_published(self, job, count):
         job.wait_until(lambda _: os.path.isdir(self.folder) and len(self.published()) >= count,
@@ -89,7 +93,7 @@ class PersistTest(JobTest):
             self.finish(job)
         self.assertEqual(STEPS, self.published()[-1])
         self.assert_sound(self.published()[-3:])
-        self.assertEqual([], [name for name in os.listdir(self.folder) if name.endswith(".pawl-partial")])
+        self.assertEqual([], self.partial())
 
     def test_a_node_dies_meanwhile(self):
         for seat in (0, 1):
@@ -111,7 +115,13 @@ class PersistTest(JobTest):
         for step in damaged:
             flip_a_byte(os.path.join(self.folder, f"step-{step}", "data-00000.safetensors"))
         before = job.nodes()
-        job.kill_node(job.node_of_seat(0), job.node_of_seat(1))
+        dead = job.node_of_seat(0), job.node_of_seat(1)
+        others = [node for node in before if node not in dead]
+        for node in others:  # else the first's recovery may be over before the second is killed
+            job.hold(node, "suspect")
+        job.kill_node(*dead)
+        for node in others:
+            job.release(node)
         return damaged, before
 
     def test_more_die_than_memory_covers(self):
@@ -174,6 +184,51 @@ class PersistTest(JobTest):
             self.assertLess(100, min(line["step"] for line in job.run().lines))
         code, said = run_pawl("diff", *(os.path.join(folder, f"step-{STEPS}") for folder in (undisturbed, self.folder)))
         self.assertEqual(0, code, said)
+
+    def test_the_launcher_is_killed_and_the_job_begun_again(self):
+        """While something is written, as the case may be: nothing half is gone on from, and little is done again."""
+        with self.persisted(100, hold_end=False) as job:
+            self.finish(job)
+        undisturbed, self.folder = self.folder, os.path.join(self.scratch(), "killed")
+        with self.persisted(5) as job:
+            self.wait_published(job, 6)
+            job.remember()
+            job.process.kill()
+            job.process.wait()
+            deadline = time.monotonic() + 10
+            while job.left_over() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        left = self.published()
+        self.assertLess(left[-1], STEPS)
+        self.assert_sound(left[-2:])
+        with self.persisted(100, "--resume", "auto", wait=False, hooks=False) as job:
+            self.assertEqual(0, job.wait_end(120), job.tail())
+            self.assertEqual(left[-1] + 1, min(line["step"] for line in job.run().lines))
+        code, said = run_pawl("diff", *(os.path.join(folder, f"step-{STEPS}") for folder in (undisturbed, self.folder)))
+        self.assertEqual(0, code, said)
+        self.assertEqual([], self.partial())
+
+    def test_the_disk_is_full_for_a_while(self):
+        small_disk.run(8192, self.train_on_a_small_disk)
+
+    def train_on_a_small_disk(self, disk):
+        """In a process that sees the disk, as all that it starts."""
+        self.folder = os.path.join(disk, "checkpoints")
+        with self.persisted(20) as job:
+            self.wait_published(job, 1)
+            small_disk.fill(disk, 40)
+            why = job.wait_until(lambda nodes: next((node["checkpoint"]["why"] for node in nodes.values()
+                                                     if node.get("checkpoint", {}).get("why")), ""), "a failure", 60)[0]
+            self.assertIn("No space left on device", why)
+            self.assertIn("No space left on device", job.command("status")[1])
+            job.wait_step(jobs.committed(job.nodes()) + 5)
+            written = self.published()
+            small_disk.empty(disk)
+            self.wait_published(job, len(written) + 1)
+            self.finish(job)
+        self.assertEqual(STEPS, self.published()[-1])
+        self.assert_sound(self.published())
+        self.assertEqual([], self.partial())
 
     def test_a_job_of_another_size_is_refused(self):
         with self.persisted(100, hold_end=False) as job:
