@@ -418,6 +418,9 @@ void Persist::give_up_stuck_task() {
 }
 
 void Persist::begin_folder() {
+  // The control was away when it was to be told.
+  if (root_.open && root_.open_attempt == told_.record.attempt)
+    return swap(after_begin(told_.record, root_.open->folder()));
   root_.begun_at = context_.clock->now();
   const PersistRecord record = told_.record;
   (void)context_.environment->tasks.start(

@@ -40,6 +40,7 @@ class FakeStore : public CheckpointStore {
   Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
                                                 const std::string&) override {
     if (!begin_fails.empty()) return Error{Code::full, begin_fails};
+    ++begins;
     return std::unique_ptr<OpenCheckpoint>(std::make_unique<Open>(*this, text(path, "/", attempt)));
   }
   Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) override {
@@ -57,6 +58,7 @@ class FakeStore : public CheckpointStore {
   std::function<void()> while_written;
   std::map<std::string, std::map<Seat, int>> parts;  // by folder: a byte of each seat's
   std::vector<std::string> published;
+  int begins = 0;
   int begun = 0;  // and neither published nor removed
 };
 
@@ -143,6 +145,10 @@ class Persisting : public testing::Test {
         FakeControl::Swap swap = std::move(root.node.control.swaps.front());
         root.node.control.swaps.erase(root.node.control.swaps.begin());
         EXPECT_EQ(swap.key, persist_key(root.node.context.mirror.keys()));
+        if (control_away && control_away(record_in(swap.value))) {
+          swap.then(Error{Code::timeout, "the control is away"});
+          continue;
+        }
         if (swap.expected != revision) {
           swap.then(Swapped{false, revision, KeyValue{swap.key, value, revision}});
           continue;
@@ -183,6 +189,7 @@ class Persisting : public testing::Test {
   OneNode root{0, store}, other{1, store};
   std::string value;
   Revision revision = 0;
+  std::function<bool(const PersistRecord&)> control_away;  // when it is to take this
   Step hidden{kStepMax};  // of orders from that one on the other node does not hear yet
 };
 
@@ -383,6 +390,16 @@ TEST_F(Persisting, AWriteThatIsLateIsWaitedFor) {
   commit(13);
   EXPECT_EQ(record().published, Step(12));
   EXPECT_EQ(record().failures, 0u) << record().why;
+}
+
+TEST_F(Persisting, AFolderIsBegunOnceThoughTheControlWasAwayThen) {
+  int lost = 0;
+  control_away = [&lost](const PersistRecord& next) { return next.phase == PersistPhase::writing && ++lost < 3; };
+  capture(1, 10);
+  commit_and_go_on(10);
+  EXPECT_EQ(lost, 3);
+  EXPECT_EQ(store.begins, 1) << "the first one still stands, so another one could not begin";
+  EXPECT_EQ(record().published, Step(10));
 }
 
 TEST_F(Persisting, AnotherGenerationEndsTheAttempt) {
