@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "job/daemon/persist.h"
 #include "job/membership/node_report.h"
 
 namespace pawl::sim {
@@ -26,6 +27,7 @@ Cluster::Cluster(const ClusterOptions& chosen)
       control(machines),
       may_be_evicted_until(machines.count(), Duration::zero()),
       may_be_late_until(machines.count(), Duration::zero()),
+      began(scheduler.now()),
       told_(kToldWithin + 2 * std::chrono::milliseconds(chosen.deadline_ms)) {
   scheduler.long_delay = options.long_delay;
   for (std::uint32_t i = 0; i < machines.count(); ++i) machines.at(i).memory->ns_a_byte = options.ns_a_byte;
@@ -41,6 +43,8 @@ Cluster::Cluster(const ClusterOptions& chosen)
   spec.start_ms = 30000;
   spec.test_hooks = options.gate_off;
   spec.gate_off = options.gate_off;
+  if (storage.is_on())
+    spec.checkpoints = {"/checkpoints", options.storage.every_steps, options.storage.every_ms, {}, {}};
   if (options.bad_collectors)
     bad_collectors_ = std::make_unique<BadCollectors>(scheduler, options.seed, options.collectors_die);
   control.before_put = [this](Process& client, const std::string& key, std::string& value) {
@@ -75,6 +79,12 @@ void Cluster::start() {
     scheduler.after(kLookEvery, [this, self] { self(self); });
   };
   again(again);
+}
+
+void Cluster::end_soon() {
+  may_end_ = true;
+  end_began = scheduler.now();
+  storage.calm();
 }
 
 void Cluster::order(const std::string& key, const std::string* value) {
@@ -218,7 +228,9 @@ void Cluster::trainer_ended(Generation generation) {
     if (key.first == generation.value) scheduler.notify(one.waiting);
 }
 
-void Cluster::committed(Step step) {
+void Cluster::committed(Generation generation, Step step) {
+  // A page shows what was committed before the job went back until its pawld has said otherwise.
+  if (generation < went_back_in_ || (generation == went_back_in_ && step.value > begun_in_[generation.value])) return;
   if (step <= committed_) {
     if (state_ && state_->phase == JobPhase::running) committed_in_generation_ = state_->generation.value;
     return;
@@ -235,6 +247,7 @@ Seat Cluster::content_of(Seat before) const {
 }
 
 void Cluster::restored(Generation generation, Seat seat, Step step, std::span<const std::byte> bytes) {
+  if (generation == went_back_in_ && storage.is_flipped(step)) return;
   if (!is_state(bytes.first(std::size_t{kBuckets} * kBucketBytes), content_in(generation, seat), step, 0))
     violate(text("seat ", seat, " was given other bytes than those of step ", step));
 }
@@ -275,6 +288,7 @@ void Cluster::look_into(KeptArena& kept) {
     word.frozen = false;
     if (word.state != SlotState::sealed || word.pack() == kept.seen[i]) continue;
     kept.seen[i] = word.pack();
+    storage.sealed(kept.arena.spec().seat, word.step);
     const Seat content = content_of(kept.arena.spec().seat);
     if (!is_state(slot.payload().first(std::size_t{kBuckets} * kBucketBytes), content, word.step, 0))
       violate(text("machine ", kept.machine, " ", kept.name, " slot ", i, " is sealed as step ", word.step,
@@ -286,6 +300,7 @@ void Cluster::look() {
   for (KeptArena& kept : arenas_) look_into(kept);
   check_committed();
   check_told();
+  if (state_) storage.look();
 }
 
 // A recovery that takes long says what it waits for, as long as the control takes what is said.
@@ -300,6 +315,7 @@ void Cluster::check_told() {
 // Of each seat somebody holds the greatest step that anybody knows to be committed, or a later one of the same.
 void Cluster::check_committed() {
   if (committed_.value == 0 || !state_ || state_->phase == JobPhase::finished) return;
+  if (options.may_go_back && !is_well()) return missing_since_.clear();
   std::vector<Step> newest(first_world());  // that is held of each seat before
   for (const KeptArena& kept : arenas_)
     for (std::uint32_t i = 0; i < kept.arena.slot_count(); ++i) {
@@ -327,6 +343,7 @@ void Cluster::check_committed() {
 
 void Cluster::on_put(const std::string& key, const std::string& value) {
   const job::JobKeys keys(job);
+  if (storage.is_on() && key == job::persist_key(keys)) storage.on_record(value);
   if (key.starts_with(keys.events())) told_.on_event(value, scheduler.now());
   if (state_ && key.starts_with(keys.readies(state_->generation))) {
     std::uint32_t node = 0;
@@ -389,6 +406,8 @@ void Cluster::on_state(const job::JobState& state) {
   const bool was_running = state_ && state_->ran.value > 0;
   state_ = state;
   if (decided) told_.begin(scheduler.now());
+  const bool is_stored = !state.sources.empty() && state.sources.front().kind == job::SourceKind::storage;
+  if (decided && is_stored) go_back(state);
   if (decided && was_running && state.resume < committed_)
     return violate(text("generation ", state.generation, " goes back to step ", state.resume, ", and ", committed_,
                         " was committed: ", state.verdict));
@@ -400,8 +419,23 @@ void Cluster::on_state(const job::JobState& state) {
   if (state.phase == JobPhase::failed) return violate("the job has failed: " + state.verdict);
   if (state.phase == JobPhase::finished) {
     over_ = true;
-    scheduler.after(100ms, [this] { scheduler.end(); });
+    scheduler.after(100ms, [this] {
+      storage.check_end();
+      scheduler.end();
+    });
   }
+}
+
+// More has died than copies are for.
+void Cluster::go_back(const job::JobState& state) {
+  if (!options.may_go_back)
+    return violate("the job goes on from storage, and memory has all it needs: " + state.verdict);
+  log_info("sim_goes_back", "from", committed_, "to", state.resume);
+  storage.went_back(state.resume);
+  ++returns;
+  went_back_in_ = state.generation;
+  committed_ = Step(0);
+  missing_since_.clear();
 }
 
 }  // namespace pawl::sim

@@ -21,6 +21,7 @@
 #include "job/recovery/members.h"
 #include "job/snapshot/arena.h"
 #include "machine.h"
+#include "storage.h"
 #include "told_waits.h"
 #include "worlds.h"
 
@@ -58,6 +59,9 @@ struct ClusterOptions {
   std::uint32_t equal_stride =
       0;  // seats that many apart declare equal state, and have it; 0: none do. Divides the world
   std::optional<Seat> differs = {};  // but this one has not
+  StorageOptions storage = {};       // where checkpoints go
+  bool loses_too_much = false;       // more nodes die at once than copies are for, besides the faults
+  bool may_go_back = false;          // then, or by a scenario's faults: to a checkpoint
 };
 
 class Cluster;
@@ -160,7 +164,7 @@ class Cluster {
   [[nodiscard]] bool keeps_domains_apart() const { return job::shared_domains(state_->seats, ring()).empty(); }
   // What an operator's command writes. `value`: nullptr erases the key.
   void order(const std::string& key, const std::string* value);
-  void end_soon() { may_end_ = true; }  // trainers agree on a last step from now on
+  void end_soon();  // trainers agree on a last step from now on, and storage does what it should
 
   // --- What trainers tell
   enum class Exchanged { done, failed, interrupted };
@@ -168,7 +172,7 @@ class Cluster {
                      const std::function<bool()>& interrupted, std::uint64_t& last_step);
   [[nodiscard]] bool is_exchange_open(const Exchange& one);
   void trainer_ended(Generation generation);
-  void committed(Step step);
+  void committed(Generation generation, Step step);
   void restored(Generation generation, Seat seat, Step step, std::span<const std::byte> bytes);
   // Whose bytes the seat before has: those of the first that is equal to it. And whose a seat of that generation goes on from.
   [[nodiscard]] Seat content_of(Seat before) const;
@@ -198,14 +202,19 @@ class Cluster {
   [[nodiscard]] std::uint64_t steps_begun() const { return steps_begun_; }
   [[nodiscard]] std::string describe() const;
   std::deque<KeptArena>& arenas() { return arenas_; }
+  void look();           // at all memory, now and then
+  const Duration began;  // in virtual time
+  Duration end_began = Duration::max();
+  Storage storage{*this};
   std::uint32_t recoveries = 0;
   std::uint32_t drains = 0;
+  std::uint32_t returns = 0;  // to a checkpoint in storage
 
  private:
   void on_put(const std::string& key, const std::string& value);
   void on_state(const job::JobState& state);
-  void look();  // at all memory, now and then
   void look_into(KeptArena& kept);
+  void go_back(const job::JobState& state);
   void check_committed();
   void check_told();
 
@@ -222,6 +231,7 @@ class Cluster {
   std::unique_ptr<BadCollectors> bad_collectors_;  // nullptr: all are sound
   Step committed_;
   std::uint64_t committed_in_generation_ = 0;
+  Generation went_back_in_;  // the job went on from a checkpoint; what was committed before counts no more
   std::uint64_t steps_begun_ = 0;
   std::map<std::uint64_t, std::uint64_t> begun_in_;  // by generation
   std::map<std::uint32_t, Duration> missing_since_;  // by seat: no keeper is seen to have its committed step

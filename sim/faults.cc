@@ -16,13 +16,13 @@ namespace {
 
 const char* name_of(FaultType type) {
   static const char* const names[kFaultTypes] = {
-      "kill_trainer", "stop_trainer",    "kill_pawld",   "stop_pawld",     "kill_node",
-      "power_off",    "pause_node",      "cut_data",     "cut_data_out",   "cut_control",
-      "control_down", "control_stopped", "slow_control", "slow_network",   "no_memory",
-      "wall_jump",    "flip_bits",       "flip_on_wire", "kill_two_nodes", "outage",
-      "pause_all",    "cut_link",        "late_watch",   "lost_watch",     "kill_trainer_and_pawld",
-      "kill_leader",  "drain_node",      "change_world", "flip_unsent",    "must_be_well",
-      "must_run"};
+      "kill_trainer", "stop_trainer",     "kill_pawld",         "stop_pawld",     "kill_node",
+      "power_off",    "pause_node",       "cut_data",           "cut_data_out",   "cut_control",
+      "control_down", "control_stopped",  "slow_control",       "slow_network",   "no_memory",
+      "wall_jump",    "flip_bits",        "flip_on_wire",       "kill_two_nodes", "outage",
+      "pause_all",    "cut_link",         "late_watch",         "lost_watch",     "kill_trainer_and_pawld",
+      "kill_leader",  "drain_node",       "change_world",       "flip_unsent",    "must_be_well",
+      "must_run",     "must_have_stored", "must_have_gone_back"};
   return names[static_cast<unsigned>(type)];
 }
 
@@ -183,7 +183,10 @@ class Injector : public std::enable_shared_from_this<Injector> {
   }
 
   void strike(const InjectedFault& fault) {
-    if (fault.type < FaultType::must_be_well) ++strikes_;
+    if (fault.type < FaultType::must_be_well) {
+      ++strikes_;
+      cluster_.storage.on_strike();
+    }
     Scheduler& scheduler = cluster_.scheduler;
     Machines& machines = cluster_.machines;
     Wires& wires = machines.wires();
@@ -333,6 +336,14 @@ class Injector : public std::enable_shared_from_this<Injector> {
         break;
       case FaultType::must_run:
         if (cluster_.state()->phase != job::JobPhase::running) cluster_.violate("the job does not run by now");
+        break;
+      case FaultType::must_have_stored:
+        if (cluster_.storage.newest().value <= stored_before_)
+          cluster_.violate("nothing was stored by now: " + cluster_.storage.describe());
+        stored_before_ = cluster_.storage.newest().value;
+        break;
+      case FaultType::must_have_gone_back:
+        if (cluster_.returns == 0) cluster_.violate("the job has not gone on from storage by now");
         break;
       case FaultType::flip_bits:
         flip_bits(fault.machine);
@@ -499,7 +510,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
     change(1);
     blame_the_unreachable(fault.length);
     const bool trains =
-        cluster_.trains_without_link(ends[0], ends[1]) && cluster_.is_well() && active_ == 0 && !cluster_.options.drain;
+        cluster_.trains_without_link(ends[0], ends[1]) && cluster_.is_well() && active_ == 0 && is_alone();
     const Duration noticed = std::chrono::milliseconds(cluster_.options.deadline_ms) + 2s;
     std::function<bool()> advances = [] { return true; };
     if (trains) {
@@ -511,6 +522,8 @@ class Injector : public std::enable_shared_from_this<Injector> {
       if (!advances()) cluster_.violate("nothing was committed while a link was cut that training does not need");
     });
   }
+
+  bool is_alone() const { return !cluster_.options.drain && !cluster_.options.loses_too_much; }
 
   // Tells whether anything was committed from then on, or something else has happened meanwhile.
   std::function<bool()> expect_commits(Duration from) {
@@ -581,6 +594,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
       word.frozen = false;
       newest->seen[i] = word.pack();  // it knows: that these bytes are wrong is our doing
     }
+    cluster_.storage.flipped(slot.word().step);
     slot.payload()[cluster_.scheduler.random(std::size_t{kBuckets} * kBucketBytes)] ^= std::byte{0x10};
   }
 
@@ -589,7 +603,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   void flip_unsent(std::uint32_t machine) {
     const Duration noticed = 1s;
     const std::function<bool()> advances =
-        cluster_.is_well() && active_ == 0 && !cluster_.options.drain ? expect_commits(noticed) : [] { return true; };
+        cluster_.is_well() && active_ == 0 && is_alone() ? expect_commits(noticed) : [] { return true; };
     const auto over = std::make_shared<bool>(false);
     const auto began = std::make_shared<bool>(false);  // a capture of which no bucket was there
     const auto earlier = cluster_.scheduler.after_turn;
@@ -616,6 +630,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
           continue;
         }
         if (!began || slot.bucket_ready(1, word.generation, word.step)) continue;
+        cluster_.storage.flipped(word.step);
         slot.bucket(0)[cluster_.scheduler.random(std::size_t{kBucketBytes})] ^= std::byte{0x10};
         word.state = job::SlotState::sealed;
         kept.seen[i] = word.pack();  // when it is sealed: that these bytes are wrong is our doing
@@ -634,6 +649,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
   int active_ = 0;
   std::map<std::uint32_t, Duration> without_pawld_until_;  // by machine: it was stopped
   int strikes_ = 0;
+  std::uint64_t stored_before_ = 0;
   Duration well_since_ = Duration::max();
   std::uint64_t well_generation_ = 0;
 };
@@ -659,7 +675,7 @@ std::vector<InjectedFault> draw_faults(std::uint64_t seed, const ClusterOptions&
   const std::size_t count = 1 + below(4);
   for (std::size_t i = 0; i < count; ++i) {
     InjectedFault fault;
-    fault.type = static_cast<FaultType>(below(kFaultTypes - 7));  // the last seven are not drawn
+    fault.type = static_cast<FaultType>(below(kFaultTypes - 9));  // the last nine are not drawn
     fault.machine = static_cast<std::uint32_t>(below(all));
     fault.after = below(3) == 0 ? between(0ms, 30ms) : between(0ms, 1500ms);
     fault.when_well = i == 0 ? below(4) != 0 : below(3) == 0;

@@ -43,8 +43,10 @@ enum class FaultType : unsigned char {
   // Nothing is done, only of scenarios: by then
   must_be_well,  // the job runs and commits
   must_run,
+  must_have_stored,  // since it ran last
+  must_have_gone_back,
 };
-inline constexpr unsigned kFaultTypes = 31;
+inline constexpr unsigned kFaultTypes = 33;
 inline constexpr std::uint32_t kCompacted = 1u << kWatchKinds;  // in `turns` of lost_watch
 
 inline constexpr std::uint32_t kMaskedMachines = 32;  // of a large job the first ones only

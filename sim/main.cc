@@ -33,6 +33,7 @@ constexpr unsigned kProcessorSecondsMax = 60;  // and one more for each node of 
 constexpr unsigned kRealSecondsMax = 1200;     // on a machine that may be busy with other things
 constexpr std::uint32_t kNodesOfASeed = 5;     // about
 constexpr Duration kPatience = 150s;           // virtual, for each fault and for the end
+constexpr Duration kStoredWithin = 20min;      // or given up: its last step, where the storage does not answer
 
 struct Arguments {
   std::uint64_t first = 1;
@@ -48,6 +49,8 @@ struct Arguments {
   bool no_drain = false;  // of none
   bool worlds = false;    // the same of other worlds
   bool no_worlds = false;
+  bool storage = false;  // the same of checkpoints
+  bool no_storage = false;
   std::vector<std::size_t> keep;  // of the seed's faults; empty: all
   bool keep_given = false;
   unsigned failures_max = 1;
@@ -152,6 +155,20 @@ bool draws_worlds(const Arguments& arguments, const ClusterOptions& options, std
   return arguments.worlds || (seed * 0xd1b54a32d192ed03ull) >> 61 == 0;
 }
 
+// Of a third of those in which no other worlds are wished: what is stored is of one world.
+bool draws_storage(const Arguments& arguments, const ClusterOptions& options, std::uint64_t seed) {
+  if (arguments.gate_off || arguments.no_storage || arguments.scenario != nullptr || arguments.nodes > 0) return false;
+  if (draws_worlds(arguments, options, seed)) return false;
+  return arguments.storage || (seed * 0x8cb92ba72f3d8dd7ull >> 33) % 3 == 0;
+}
+
+// Of a third of those in which what is stored is certain to be there.
+bool draws_disaster(const ClusterOptions& options) {
+  const StorageHealth health = options.storage.health;
+  return (health == StorageHealth::sound || health == StorageHealth::slow) &&
+         (options.seed * 0xe7037ed1a0b428dbull >> 33) % 3 == 0;
+}
+
 // Each segment of each simulated process has a few.
 void more_descriptors() {
   rlimit limit{};
@@ -167,22 +184,28 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
   cluster.start();
   Duration limit = cluster.scheduler.now() + kPatience * static_cast<int>(faults.size() + 2);
   for (const InjectedFault& fault : faults) limit += fault.after + fault.length;
-  int going_on = 1 + (options.drain ? 1 : 0) + (options.other_worlds ? 1 : 0);
+  const Duration stored =
+      options.storage.health == StorageHealth::hanging || options.storage.health == StorageHealth::stuck
+          ? kStoredWithin
+          : Duration::zero();
+  int going_on = 1 + (options.drain ? 1 : 0) + (options.other_worlds ? 1 : 0) + (options.loses_too_much ? 1 : 0);
   const auto on_end = [&] {
     if (--going_on > 0) return;
     cluster.end_soon();
-    limit = cluster.scheduler.now() + kPatience;
+    limit = cluster.scheduler.now() + kPatience + stored;
   };
   inject(cluster, faults, on_end);
   if (options.drain) drain_a_node(cluster, on_end);
   if (options.other_worlds) change_worlds(cluster, on_end);
+  if (options.loses_too_much) lose_too_much(cluster, on_end);
   while (!cluster.is_over() && cluster.violation().empty() && cluster.scheduler.now() < limit)
     if (cluster.scheduler.run(cluster.scheduler.now() + 1s)) break;
   std::string result = cluster.violation();
   if (result.empty() && !cluster.is_over()) result = "stands still: " + cluster.describe();
   log_info("sim_end", "result", result.empty() ? "ok" : result, "recoveries", cluster.recoveries, "drains",
-           cluster.drains, "worlds", cluster.worlds.changes(), "events", cluster.scheduler.events, "committed",
-           cluster.greatest_committed());
+           cluster.drains, "worlds", cluster.worlds.changes(), "storage", cluster.storage.describe(), "returns",
+           cluster.returns, "seconds", (cluster.scheduler.now() - cluster.began) / 1s, "events",
+           cluster.scheduler.events, "committed", cluster.greatest_committed());
   std::fflush(stdout);
   running = nullptr;
   return result;
@@ -231,6 +254,10 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
     options.gate_off = arguments.gate_off;
     options.drain = draws_drain(arguments, seed);
     options.other_worlds = draws_worlds(arguments, options, seed);
+    if (draws_storage(arguments, options, seed)) {
+      options.storage = draw_storage(seed);
+      options.loses_too_much = options.may_go_back = draws_disaster(options);
+    }
     std::vector<InjectedFault> faults = faults_of(arguments, seed, keep);
     if (options.drain && seed % 4 == 0) faults.clear();
     if (options.drain ||
@@ -276,24 +303,21 @@ void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_r
   std::vector<std::size_t> keep(all_faults_of(arguments, seed).size());
   for (std::size_t i = 0; i < keep.size(); ++i) keep[i] = i;
   std::string result = first_result;
-  if (draws_drain(arguments, seed)) {
+  const auto leave_out = [&](bool drawn, bool Arguments::*none) {
+    if (!drawn) return;
     Arguments without = arguments;
-    without.no_drain = true;
+    without.*none = true;
     const std::string result_without = result_of(start_child(without, seed, &keep));
-    if (!result_without.empty() && result_without.find(arguments.expected) != std::string::npos) {
-      arguments = without;
-      result = result_without;
-    }
-  }
-  if (draws_worlds(arguments, options_of(arguments, seed), seed)) {
-    Arguments without = arguments;
-    without.no_worlds = true;
-    const std::string result_without = result_of(start_child(without, seed, &keep));
-    if (!result_without.empty() && result_without.find(arguments.expected) != std::string::npos) {
-      arguments = without;
-      result = result_without;
-    }
-  }
+    if (result_without.empty() || result_without.find(arguments.expected) == std::string::npos) return;
+    arguments = without;
+    result = result_without;
+  };
+  arguments.drain = draws_drain(arguments, seed);
+  arguments.worlds = draws_worlds(arguments, options_of(arguments, seed), seed);
+  arguments.storage = draws_storage(arguments, options_of(arguments, seed), seed);
+  leave_out(arguments.drain, &Arguments::no_drain);
+  leave_out(arguments.worlds, &Arguments::no_worlds);
+  leave_out(arguments.storage, &Arguments::no_storage);
   for (bool shorter = arguments.scenario == nullptr; shorter;) {
     shorter = false;
     for (std::size_t i = 0; i < keep.size(); ++i) {
@@ -321,12 +345,13 @@ void shorten(Arguments arguments, std::uint64_t seed, const std::string& first_r
     return;
   }
   const std::string nodes = arguments.nodes > 0 ? text(" --nodes ", arguments.nodes) : "";
-  std::printf("  again, with its log: build/bin/sim --seed %llu%s --faults %s%s%s\n",
+  std::printf("  again, with its log: build/bin/sim --seed %llu%s --faults %s%s%s%s\n",
               static_cast<unsigned long long>(seed), nodes.c_str(), text_of_list(keep).c_str(),
               arguments.gate_off             ? " --gate-off"
               : draws_drain(arguments, seed) ? " --drain"
                                              : " --no-drain",
-              draws_worlds(arguments, options, seed) ? " --worlds" : " --no-worlds");
+              draws_worlds(arguments, options, seed) ? " --worlds" : " --no-worlds",
+              draws_storage(arguments, options, seed) ? " --storage" : " --no-storage");
   std::fflush(stdout);
 }
 
@@ -397,7 +422,7 @@ int run_scenarios(Arguments arguments) {
 
 const char* const kUsage =
     "sim [--seeds N] [--nodes N] [--first N] [--seconds S] [--jobs N] [--failures N] [--gate-off] [--drain|--no-drain] "
-    "[--worlds|--no-worlds] [--quiet]\n"
+    "[--worlds|--no-worlds] [--storage|--no-storage] [--quiet]\n"
     "    simulates a job for each seed, with faults; prints those that fail, shortened\n"
     "    of every fourth seed an operator drains a node, too (--drain: of each, --no-drain: of none); of every fourth "
     "of "
@@ -405,9 +430,12 @@ const char* const kUsage =
     "    nothing else happens, and no step is done again\n"
     "    of every eighth one that drains nothing other worlds are wished (--worlds: of each that can, --no-worlds: of "
     "none)\n"
+    "    a third of the others stores checkpoints (--storage: each that can, --no-storage: none)\n"
     "    --expect TEXT: failures that do not say this do not count\n"
     "    --nodes N: large jobs, of so many nodes each, and as many fewer seeds\n"
-    "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain|--no-drain] [--worlds|--no-worlds] [--verbose]\n"
+    "sim --seed N [--faults I,I,...|none] [--gate-off] [--drain|--no-drain] [--worlds|--no-worlds] "
+    "[--storage|--no-storage]\n"
+    "    [--verbose]\n"
     "    one of them again, with its log\n"
     "sim --scenarios|--scenario NAME [--seeds N | --seed N]\n"
     "    all scenarios of sim/scenarios.cc, or one, instead of the faults that a seed draws\n";
@@ -447,6 +475,10 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.worlds = true;
     } else if (name == "--no-worlds") {
       arguments.no_worlds = true;
+    } else if (name == "--storage") {
+      arguments.storage = true;
+    } else if (name == "--no-storage") {
+      arguments.no_storage = true;
     } else if (name == "--verbose") {
       arguments.verbose = true;
     } else if (name == "--scenarios") {

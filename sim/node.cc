@@ -179,6 +179,7 @@ Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<co
       return Result<std::unique_ptr<job::Control>>(cluster_.control.connect(process));
     };
     lines.exit = end_process;
+    if (cluster_.storage.is_on()) lines.checkpoints = cluster_.storage.client(process);
     auto* pawld = new job::Pawld(options, std::move(lines), world->environment);
     if (Status started = pawld->start(); !started) end_process(1);
     end_process(pawld->run());

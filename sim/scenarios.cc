@@ -203,6 +203,60 @@ std::vector<Scenario> of_registrations() {
   };
 }
 
+ClusterOptions storing(ClusterOptions options, StorageHealth health, bool may_go_back = false) {
+  options.may_go_back = may_go_back;
+  options.storage.health = health;
+  options.storage.every_steps = 10;
+  return options;
+}
+
+InjectedFault must(Duration after, FaultType type) {
+  return later(after, type, 0);
+}
+
+// Of the steps that go to storage, and of those that come from there.
+std::vector<Scenario> of_storage() {
+  using enum FaultType;
+  const auto must_store_twice = [](Duration within) {
+    return std::vector<InjectedFault>{when_well(must_be_well, machines({0}), 0s), must(within, must_have_stored),
+                                      must(within, must_have_stored)};
+  };
+  const std::vector<InjectedFault> killed_twice = {when_well(must_be_well, machines({0}), 0s),
+                                                   must(10s, must_have_stored),
+                                                   later(0ms, kill_node, 0, 60s),
+                                                   must(20s, must_have_stored),
+                                                   later(0ms, kill_pawld, 1),
+                                                   later(40ms, kill_pawld, 2),
+                                                   must(20s, must_have_stored),
+                                                   must(0ms, must_be_well)};
+  return {
+      {"stored", "nothing happens: steps are stored, and the last one is", storing(cluster(3, 1), StorageHealth::sound),
+       must_store_twice(8s)},
+      {"stored-slowly", "the same, and each call may take seconds", storing(cluster(3, 1), StorageHealth::slow),
+       must_store_twice(60s)},
+      {"stored-through-deaths", "the root dies, then pawlds that write: steps are stored after each",
+       storing(cluster(3, 1), StorageHealth::sound), killed_twice},
+      {"storage-broken",
+       "no call to the storage succeeds: the job trains and ends",
+       storing(cluster(3, 1), StorageHealth::broken),
+       {when_well(must_be_well, machines({0}), 0s), must(20s, must_be_well)}},
+      {"storage-stuck",
+       "no call to the storage returns: the job trains and ends",
+       storing(cluster(3, 1), StorageHealth::stuck),
+       {when_well(must_be_well, machines({0}), 0s), must(20s, must_be_well)}},
+      {"storage-gone-on-from",
+       "two of three nodes die at once, with both copies of a seat: the newest checkpoint is taken",
+       storing(cluster(3, 1), StorageHealth::sound, true),
+       {when_well(must_be_well, machines({0}), 0s), must(10s, must_have_stored),
+        when_well(kill_two_nodes, machines({0, 1}), 5s), must(40s, must_have_gone_back), must(0ms, must_be_well)}},
+      {"storage-gone-on-from-by-all",
+       "all nodes die at once, and come back empty",
+       storing(cluster(3, 2), StorageHealth::sound, true),
+       {when_well(must_be_well, machines({0}), 0s), must(10s, must_have_stored),
+        when_well(kill_two_nodes, machines({0, 1, 2}), 5s), must(60s, must_have_gone_back), must(0ms, must_be_well)}},
+  };
+}
+
 }  // namespace
 
 std::span<const Scenario> scenarios() {
@@ -359,6 +413,7 @@ std::span<const Scenario> scenarios() {
     auto* both = new std::vector<Scenario>(*all);
     for (Scenario& one : of_registrations()) both->push_back(std::move(one));
     for (Scenario& one : of_worlds()) both->push_back(std::move(one));
+    for (Scenario& one : of_storage()) both->push_back(std::move(one));
     return both;
   }();
   return *every;

@@ -144,7 +144,7 @@ class Trainer {
     page_->progress_at_ns = static_cast<std::uint64_t>(world_.environment.clock.now().count());
     ++page_->progress_count;
   }
-  void look_at_progress() { cluster_.committed(job::Progress::unpack(page_->progress.load()).committed); }
+  void look_at_progress() { cluster_.committed(generation_, job::Progress::unpack(page_->progress.load()).committed); }
 
   // Repeats the request over restarts of pawld, with the same id.
   template <class Message>
@@ -214,6 +214,7 @@ class Trainer {
     state.mesh = stride > 1 ? *builder.add_mesh({"mesh", {{"dp", world / stride}, {"tp", stride}}})
                             : *builder.add_mesh({"mesh", {{"dp", world}}});
     state.equal_axes = stride > 0 ? 1 : 0;
+    if (cluster_.storage.is_on()) state.placement = job::TensorPlacement::unique;  // under one name each has its own
     (void)builder.add(state);
     const job::SeatLayout built = *builder.build();
     job::LayoutMessage layout;
@@ -414,7 +415,7 @@ class Trainer {
     while (!slot && !cancelled_) {
       const auto known = job::Progress::unpack(page_->progress.load());
       std::vector<SlotWord> words;
-      for (std::uint32_t i = 0; i < arena_->slot_count(); ++i) words.push_back(arena_->slot(i).word());
+      for (std::uint32_t i = 0; i < arena_->slot_count(); ++i) words.push_back(arena_->slot(i).word_for_gate());
       if (page_->gate_off.load() != 0)
         for (SlotWord& word : words)
           if (!word.frozen && word.state == SlotState::sealed && word.step < step) word.state = SlotState::empty;
@@ -422,8 +423,13 @@ class Trainer {
                          page_->gate_off.load() != 0;
       const auto chosen = takes ? job::choose_slot(words, known, generation, step) : std::nullopt;
       if (chosen) {
-        const SlotWord word = arena_->slot(*chosen).word();
-        if (arena_->slot(*chosen).try_open(word, generation, step, step.value)) slot = arena_->slot(*chosen);
+        const job::Slot free = arena_->slot(*chosen);
+        const SlotWord word = free.word();
+        if (cluster_.storage.is_on()) scheduler_.sleep(scheduler_.between(0us, 300us));  // a pin may come here
+        if (free.try_open(word, generation, step, step.value)) slot = free;
+        if (slot && word.state == SlotState::sealed && slot->pinned(word))
+          cluster_.violate(
+              text("seat ", *seat_, " overwrites step ", word.step, ", which is pinned, with step ", step));
       }
       if (!slot && last_chance_) break;
       if (!slot) scheduler_.sleep(1ms);
