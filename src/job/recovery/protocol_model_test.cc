@@ -12,11 +12,12 @@
 // death; nodes freeze one by one while the others still run; the leader decides; spares, empty at first, are filled
 // from their sources; nodes thaw one by one; a death in the middle of that, or another fault, opens a further
 // generation over the same slots; a recovery ends in another world, turned around or without one of its seats, whose node leaves with
-// all that it has.
+// all that it has. With pins, any step is pinned where that is allowed, and let go of; and a trainer that has chosen a slot
+// opens it later.
 //
 // What must hold in every state: the greatest committed step (the one that was resumed from is, by decree) can be
 // recovered now and after as many (further) deaths as the policy has left; the root commits only what every seat holds, and calls nothing void
-// that was committed.
+// that was committed; nobody overwrites a pinned slot.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,10 +27,12 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/text.h"
+#include "job/persist/persist_round.h"
 #include "job/recovery/lineage.h"
 #include "job/recovery/planner.h"
 #include "job/redundancy/progress.h"
@@ -38,6 +41,8 @@ namespace pawl::job {
 namespace {
 
 constexpr std::uint32_t kSlots = 2;
+constexpr std::uint32_t kOwnSlotsMax = 3;
+constexpr std::size_t kPinWalkMax = 400;  // pinned and let go of again, a walk never ends
 constexpr std::uint32_t kSeatsMax = 3;
 constexpr std::uint32_t kGenerationsMax = 3;
 constexpr std::uint32_t kReplicasMax = 2;
@@ -56,17 +61,24 @@ struct Options {
   bool worlds = false;            // a recovery may end in another one
   bool renumbered = true;         // the planner is told of it
   bool kept_until_commit = true;  // what the world before had of the step to go on from
+  std::uint32_t own_slots = kSlots;
+  bool pins = false;        // only of one replica, without stale reports
+  bool ask_may_pin = true;  // else a step is pinned whatever is known to be committed
+  bool gate_sees_pins = true;
 };
 
-enum class Phase : std::uint8_t { idle, waiting, capturing };
+enum class Phase : std::uint8_t { idle, waiting, capturing, chosen };
 enum class Mode : std::uint8_t { running, quiescing, restoring };
 
 struct Copy {  // a slot
   std::uint8_t generation = 0, step = 0, state = 0;
   std::array<std::uint8_t, kReplicasMax> acknowledged{};  // by each holder: 1 on its way, 2 arrived
+  bool pinned = false;                                    // of an own one
+  bool chosen = false;                                    // the trainer is about to open it
   bool operator==(const Copy&) const = default;
 };
 using Slots = std::array<Copy, kSlots>;
+using OwnSlots = std::array<Copy, kOwnSlotsMax>;  // the first Options::own_slots of them
 
 struct Node {
   bool alive = true, frozen = false;
@@ -74,7 +86,7 @@ struct Node {
   Phase phase = Phase::idle;
   std::uint8_t step = 0;  // of the trainer: its greatest window
   Progress known;
-  Slots own;
+  OwnSlots own;
   std::array<Slots, kReplicasMax> replica;  // [j]: of the node j + 1 before it in the first world
   SeatReport report;                        // the last that reached the root
 };
@@ -99,7 +111,7 @@ using Packed = std::array<std::uint64_t, 4>;
 class Bits {
  public:
   void put(std::uint64_t value, int width) {
-    if (value >> width != 0) std::abort();  // the model has outgrown its encoding
+    if (value >> width != 0 || used_ + width > 64) std::abort();  // the model has outgrown its encoding
     bits_ |= value << used_;
     used_ += width;
   }
@@ -116,14 +128,23 @@ class Bits {
   int used_ = 0;
 };
 
+// With pins there is one holder.
 std::uint64_t copy_bits(const Copy& copy) {
-  return copy.generation | copy.step << 2 | copy.state << 5 | copy.acknowledged[0] << 7 | copy.acknowledged[1] << 9;
+  const std::uint64_t last = copy.acknowledged[1] | std::uint64_t{copy.pinned} | std::uint64_t{copy.chosen} << 1;
+  return copy.generation | copy.step << 2 | copy.state << 5 | copy.acknowledged[0] << 7 | last << 9;
 }
-Copy copy_of(std::uint64_t bits) {
-  return Copy{static_cast<std::uint8_t>(bits & 3),
-              static_cast<std::uint8_t>(bits >> 2 & 7),
-              static_cast<std::uint8_t>(bits >> 5 & 3),
-              {static_cast<std::uint8_t>(bits >> 7 & 3), static_cast<std::uint8_t>(bits >> 9 & 3)}};
+Copy copy_of(std::uint64_t bits, bool pins) {
+  Copy copy{static_cast<std::uint8_t>(bits & 3),
+            static_cast<std::uint8_t>(bits >> 2 & 7),
+            static_cast<std::uint8_t>(bits >> 5 & 3),
+            {static_cast<std::uint8_t>(bits >> 7 & 3), 0}};
+  if (pins) {
+    copy.pinned = (bits >> 9 & 1) != 0;
+    copy.chosen = (bits >> 10 & 1) != 0;
+  } else {
+    copy.acknowledged[1] = static_cast<std::uint8_t>(bits >> 9 & 3);
+  }
+  return copy;
 }
 
 void put(Bits& bits, Progress progress) {
@@ -135,17 +156,27 @@ Progress take_progress(Bits& bits) {
   return Progress{committed, static_cast<std::uint32_t>(bits.take(3))};
 }
 
-void put(Bits& bits, const Slots& slots, int width) {  // slots are interchangeable: the lesser first
-  const std::uint64_t a = copy_bits(slots[0]), b = copy_bits(slots[1]);
-  bits.put(std::min(a, b), width);
-  bits.put(std::max(a, b), width);
+void put(Bits& bits, std::span<const Copy> slots, int width) {  // slots are interchangeable: the lesser first
+  std::array<std::uint64_t, kOwnSlotsMax> all{};
+  std::ranges::transform(slots, all.begin(), copy_bits);
+  std::sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(slots.size()));
+  for (std::size_t i = 0; i < slots.size(); ++i) bits.put(all[i], width);
 }
-Slots take_slots(Bits& bits, int width) {
-  const Copy first = copy_of(bits.take(width));
-  return {first, copy_of(bits.take(width))};
+void take(Bits& bits, std::span<Copy> slots, int width, bool pins) {
+  for (Copy& copy : slots) copy = copy_of(bits.take(width), pins);
 }
 
-std::uint64_t pack(const Node& node, std::uint32_t replicas, bool worlds) {
+int own_width(const Options& options) {
+  return options.replicas == 1 && !options.pins ? 9 : 11;
+}
+std::uint32_t replicas_kept(const Options& options) {
+  return options.worlds ? kReplicasMax : options.replicas;
+}
+bool keeps_reports(const Options& options) {
+  return options.replicas == 1 && !options.worlds && !options.pins;
+}
+
+std::uint64_t pack(const Node& node, const Options& options) {
   Bits bits;
   bits.put(node.alive, 1);
   bits.put(node.frozen, 1);
@@ -153,16 +184,16 @@ std::uint64_t pack(const Node& node, std::uint32_t replicas, bool worlds) {
   bits.put(static_cast<std::uint64_t>(node.phase), 2);
   bits.put(node.step, 3);
   put(bits, node.known);
-  put(bits, node.own, replicas == 1 ? 9 : 11);
-  for (std::uint32_t j = 0; j < (worlds ? kReplicasMax : replicas); ++j) put(bits, node.replica[j], 7);
-  if (replicas > 1 || worlds) return bits.value();
+  put(bits, std::span(node.own).first(options.own_slots), own_width(options));
+  for (std::uint32_t j = 0; j < replicas_kept(options); ++j) put(bits, node.replica[j], 7);
+  if (!keeps_reports(options)) return bits.value();
   put(bits, node.report.known);
   bits.put(node.report.held, 5);
   bits.put(node.report.voided, 5);
   return bits.value();
 }
 
-Node unpack_node(std::uint64_t word, std::uint32_t replicas, bool worlds) {
+Node unpack_node(std::uint64_t word, const Options& options) {
   Bits bits(word);
   Node node;
   node.alive = bits.take(1) != 0;
@@ -171,16 +202,16 @@ Node unpack_node(std::uint64_t word, std::uint32_t replicas, bool worlds) {
   node.phase = static_cast<Phase>(bits.take(2));
   node.step = static_cast<std::uint8_t>(bits.take(3));
   node.known = take_progress(bits);
-  node.own = take_slots(bits, replicas == 1 ? 9 : 11);
-  for (std::uint32_t j = 0; j < (worlds ? kReplicasMax : replicas); ++j) node.replica[j] = take_slots(bits, 7);
-  if (replicas > 1 || worlds) return node;
+  take(bits, std::span(node.own).first(options.own_slots), own_width(options), options.pins);
+  for (std::uint32_t j = 0; j < replicas_kept(options); ++j) take(bits, node.replica[j], 7, options.pins);
+  if (!keeps_reports(options)) return node;
   node.report.known = take_progress(bits);
   node.report.held = bits.take(5);
   node.report.voided = bits.take(5);
   return node;
 }
 
-Packed pack(const State& state, std::uint32_t seats, std::uint32_t replicas, bool worlds) {
+Packed pack(const State& state, const Options& options) {
   Bits bits;
   bits.put(state.generation, 2);
   bits.put(state.pending, 2);
@@ -194,16 +225,16 @@ Packed pack(const State& state, std::uint32_t seats, std::uint32_t replicas, boo
   bits.put(state.turned, 1);
   bits.put(state.rearranged, 1);
   std::array<std::uint64_t, kSeatsMax> words{};
-  for (std::uint32_t i = 0; i < seats; ++i) words[i] = pack(state.nodes[i], replicas, worlds);
+  for (std::uint32_t i = 0; i < options.seats; ++i) words[i] = pack(state.nodes[i], options);
   std::array<std::uint64_t, kSeatsMax> least = words;  // the ring may be turned
-  for (std::uint32_t turn = 1; turn < seats; ++turn) {
-    std::rotate(words.begin(), words.begin() + 1, words.begin() + seats);
+  for (std::uint32_t turn = 1; turn < options.seats; ++turn) {
+    std::rotate(words.begin(), words.begin() + 1, words.begin() + options.seats);
     least = std::min(least, words);
   }
   return {least[0], least[1], least[2], bits.value()};
 }
 
-State unpack(const Packed& packed, std::uint32_t seats, std::uint32_t replicas, bool worlds) {
+State unpack(const Packed& packed, const Options& options) {
   State state;
   Bits bits(packed[3]);
   state.generation = static_cast<std::uint8_t>(bits.take(2));
@@ -217,7 +248,7 @@ State unpack(const Packed& packed, std::uint32_t seats, std::uint32_t replicas, 
   state.deaths = static_cast<std::uint8_t>(bits.take(2));
   state.turned = bits.take(1) != 0;
   state.rearranged = bits.take(1) != 0;
-  for (std::uint32_t i = 0; i < seats; ++i) state.nodes[i] = unpack_node(packed[i], replicas, worlds);
+  for (std::uint32_t i = 0; i < options.seats; ++i) state.nodes[i] = unpack_node(packed[i], options);
   return state;
 }
 
@@ -275,6 +306,9 @@ bool is(const Copy& copy, std::uint8_t generation, std::uint8_t step) {
   return copy.state != 0 && copy.generation == generation && copy.step == step;
 }
 
+constexpr const char* kLost = "LOST";
+constexpr const char* kOverwritten = "WRONG: a pinned slot is overwritten";
+
 class Model {
  public:
   explicit Model(Options options) : options_(options) {}
@@ -284,6 +318,7 @@ class Model {
     std::size_t decisions = 0;  // recoveries decided
     std::size_t worlds = 0;     // into which one may have ended besides
     std::uint32_t greatest_commit = 0;
+    std::size_t pinned_everywhere = 0;  // states in which every seat has a pin
     std::optional<std::string> broken;  // what, and the shortest way there
   };
 
@@ -293,7 +328,7 @@ class Model {
     add(start, 0);
     for (std::size_t at = 0; at < set_.size() && !outcome_.broken; ++at) {
       now_ = static_cast<std::uint32_t>(at);
-      state_ = unpack(set_.at(at), options_.seats, options_.replicas, options_.worlds);
+      state_ = unpack(set_.at(at), options_);
       expand();
     }
     outcome_.states = set_.size();
@@ -305,7 +340,7 @@ class Model {
     std::mt19937_64 random(seed);
     walking_ = true;
     next_.push_back(State{});
-    while (!next_.empty() && !outcome_.broken) {
+    while (!next_.empty() && !outcome_.broken && (!options_.pins || way_.size() < kPinWalkMax)) {
       state_ = next_[random() % next_.size()];
       way_.push_back(state_);
       const Packed here = packed(state_);
@@ -329,7 +364,9 @@ class Model {
         train(i);
         for (std::uint32_t j = 0; j < options_.replicas; ++j) spread(i, j);
         report_and_learn(i);
+        if (options_.pins) pin(i);
       }
+      if (options_.pins) unpin(i);
       die(i);
       freeze_or_thaw(i);
       restore(i);
@@ -372,6 +409,10 @@ class Model {
       next.nodes[i].phase = Phase::idle;  // the fence: void
       add(next);
     }
+    if (node.phase == Phase::chosen) {
+      const auto chosen = std::ranges::find_if(node.own, &Copy::chosen);
+      open_slot(state_, i, static_cast<std::size_t>(chosen - node.own.begin()));
+    }
     if (node.phase == Phase::capturing) {
       for (const bool in_time : {true, false}) {
         State next = state_;
@@ -390,13 +431,39 @@ class Model {
 
   void open_window(State next, std::uint32_t i) {
     Node& node = next.nodes[i];
-    const auto slot = choose(node.own, node.known, options_.own_gate, node.step);
-    node.phase = slot ? Phase::capturing : Phase::waiting;
-    if (slot) {
-      for (const Copy& copy : node.own) expect(!is(copy, next.generation, node.step), "a step is captured twice");
-      node.own[*slot] = Copy{next.generation, node.step, 1, {}};
-    }
+    const auto slot = choose(std::span(node.own).first(options_.own_slots), node.known, options_.own_gate, node.step);
+    if (slot && !options_.pins) return open_slot(next, i, *slot);
+    node.phase = slot ? Phase::chosen : Phase::waiting;
+    if (slot) node.own[*slot].chosen = true;
     add(next);
+  }
+
+  // A pin doesn't change the word, so whoever has chosen the slot before opens it.
+  void open_slot(State next, std::uint32_t i, std::size_t slot) {
+    Node& node = next.nodes[i];
+    for (const Copy& copy : node.own) expect(!is(copy, next.generation, node.step), "a step is captured twice");
+    expect(!node.own[slot].pinned, kOverwritten);
+    node.phase = Phase::capturing;
+    node.own[slot] = Copy{.generation = next.generation, .step = node.step, .state = 1};
+    add(next);
+  }
+
+  // One at a time. Of any step: which one is ordered is not of interest here.
+  void pin(std::uint32_t i) {
+    const OwnSlots& own = state_.nodes[i].own;
+    if (std::ranges::any_of(own, &Copy::pinned)) return;
+    for (std::size_t s = 0; s < own.size(); ++s) {
+      if (!is_sealed(own[s]) || (options_.ask_may_pin && !may_pin(state_.nodes[i].known, Step(own[s].step)))) continue;
+      State next = state_;
+      next.nodes[i].own[s].pinned = true;
+      add(next);
+    }
+  }
+
+  void unpin(std::uint32_t i) {
+    State next = state_;
+    for (Copy& copy : next.nodes[i].own) copy.pinned = false;
+    if (next.nodes[i].own != state_.nodes[i].own) add(next);
   }
 
   // The replica stream of seat i to its holder j.
@@ -416,7 +483,7 @@ class Model {
       next.nodes[h].replica[s][r] = Copy{};
       add(next);
     }
-    for (std::uint32_t o = 0; o < kSlots; ++o) {
+    for (std::size_t o = 0; o < owner.own.size(); ++o) {
       const Copy& own = owner.own[o];
       if (own.state == 0 || own.generation != state_.generation) continue;
       if (own.acknowledged[j] == 1) {
@@ -442,24 +509,25 @@ class Model {
     Node& holder = next.nodes[h];
     const auto slot = choose(holder.replica[s], holder.known, options_.replica_gate, own.step);
     if (!slot) return;  // busy: asked again later
-    holder.replica[s][*slot] = Copy{own.generation, own.step, 1, {}};
+    holder.replica[s][*slot] = Copy{.generation = own.generation, .step = own.step, .state = 1};
     add(next);
   }
 
-  [[nodiscard]] std::optional<std::uint32_t> choose(const Slots& slots, Progress known, bool gate,
+  [[nodiscard]] std::optional<std::uint32_t> choose(std::span<const Copy> slots, Progress known, bool gate,
                                                     std::uint8_t step) const {
-    std::array<SlotWord, kSlots> words;
-    for (std::uint32_t s = 0; s < kSlots; ++s) words[s] = word_of(slots[s], false);
+    std::vector<SlotWord> words;  // as Slot::word_for_gate gives them
+    for (const Copy& copy : slots) words.push_back(word_of(copy, copy.pinned && options_.gate_sees_pins));
     if (!gate) known.committed = Step(kStepMax);  // as the daemon's test flag does
     return choose_slot(words, known, Generation(state_.generation), Step(step));
   }
 
   [[nodiscard]] SeatReport report(const Node& node) const {
-    std::array<SlotView, kSlots> views;
-    for (std::uint32_t s = 0; s < kSlots; ++s) {
+    std::array<SlotView, kOwnSlotsMax> views;
+    for (std::size_t s = 0; s < views.size(); ++s) {
       views[s] = SlotView{word_of(node.own[s], false), is_sealed(node.own[s]) && is_everywhere(node.own[s])};
     }
-    const Step reached(node.phase == Phase::waiting ? node.step - 1 : node.step);
+    const bool is_open = node.phase == Phase::waiting || node.phase == Phase::chosen;
+    const Step reached(is_open ? node.step - 1 : node.step);
     return report_of(views, reached, Generation(state_.generation), node.known);
   }
 
@@ -526,13 +594,16 @@ class Model {
     State next = state_;
     if (state_.mode == Mode::quiescing && node.alive && !node.frozen) {
       next.nodes[i].frozen = true;
+      if (node.phase == Phase::chosen) next.nodes[i].phase = Phase::waiting;  // the word has changed
+      for (Copy& copy : next.nodes[i].own) copy.chosen = false;
       add(next);
     }
     if (state_.mode == Mode::running && node.alive && node.frozen) {
       Node& thawed = next.nodes[i];
       const std::vector<LineageEntry> lineage = lineage_of(state_);
-      for (Slots* slots : {&thawed.own, &thawed.replica[0], &thawed.replica[1]}) {
-        for (Copy& copy : *slots) {
+      for (const std::span<Copy> slots :
+           {std::span<Copy>(thawed.own), std::span<Copy>(thawed.replica[0]), std::span<Copy>(thawed.replica[1])}) {
+        for (Copy& copy : slots) {
           if (!is_sealed(copy) || !in_lineage(lineage, Generation(copy.generation), Step(copy.step))) copy = Copy{};
           copy.acknowledged = {};
         }
@@ -640,11 +711,13 @@ class Model {
     if (!expect(!sources.empty() && plan.resume.value == state_.resume, "a planned source has gone")) return;
     const Source& source = sources.front();
     if (!expect(has_slot_of(i, source), "WRONG: it is another seat's state that is read")) return;
-    std::uint32_t slot = 0;  // whatever is of least use: nothing whole, then the older step
-    const auto use = [](const Copy& c) { return is_sealed(c) ? c.step : std::uint8_t{0}; };
-    if (use(node.own[1]) < use(node.own[0])) slot = 1;
-    node.own[slot] = Copy{
-        static_cast<std::uint8_t>(source.slot_generation.value), static_cast<std::uint8_t>(source.step.value), 2, {}};
+    // Whatever is of least use: nothing whole, then the older step; as slot_to_fill.
+    const auto use = [](const Copy& c) { return c.pinned ? 255 : is_sealed(c) ? c.step : 0; };
+    const auto slot = std::ranges::min_element(std::span(node.own).first(options_.own_slots), {}, use);
+    expect(!slot->pinned, kOverwritten);
+    *slot = Copy{.generation = static_cast<std::uint8_t>(source.slot_generation.value),
+                 .step = static_cast<std::uint8_t>(source.step.value),
+                 .state = 2};
     add(next);
   }
 
@@ -653,7 +726,8 @@ class Model {
     const std::uint32_t at = source.from.node.value;
     const Node& node = state_.nodes[at];
     if (at == i && source.kind == SourceKind::replica) return false;
-    const Slots& slots = source.kind == SourceKind::own_arena ? node.own : node.replica[shelf(at, i)];
+    const std::span<const Copy> slots =
+        source.kind == SourceKind::own_arena ? std::span<const Copy>(node.own) : node.replica[shelf(at, i)];
     return (source.kind == SourceKind::replica || at == i) && std::ranges::any_of(slots, [&](const Copy& c) {
              return is_sealed(c) && c.generation == source.slot_generation.value && c.step == source.step.value;
            });
@@ -748,8 +822,8 @@ class Model {
     }
     return true;
   }
-  [[nodiscard]] static bool usable(const State& state, const Slots& slots, std::uint32_t step) {
-    return usable(state, slots[0], step) || usable(state, slots[1], step);
+  [[nodiscard]] static bool usable(const State& state, std::span<const Copy> slots, std::uint32_t step) {
+    return std::ranges::any_of(slots, [&](const Copy& copy) { return usable(state, copy, step); });
   }
 
   // Whether every seat has `step` somewhere, should the nodes of `dead` (bits) be gone too.
@@ -838,6 +912,9 @@ class Model {
       if ((state.held >> step & 1) != 0) committed = std::max(committed, step);
     }
     outcome_.greatest_commit = std::max(outcome_.greatest_commit, committed);
+    const bool all_pinned = std::ranges::all_of(
+        ring(state), [&](std::uint32_t n) { return std::ranges::any_of(state.nodes[n].own, &Copy::pinned); });
+    outcome_.pinned_everywhere += all_pinned ? 1 : 0;
     expect(state.root.committed.value <= committed, "the root knows of a commit that is none");
     expect(state.root.committed.value == state.base || (state.held >> state.root.committed.value & 1) != 0,
            "the root has committed a step that not every seat held");
@@ -865,7 +942,9 @@ class Model {
       if (options_.stale_reports && state.mode != Mode::restoring) node.report = combine(node.report, known);
       if (!node.alive || node.frozen) continue;
       for (Copy& copy : node.own) {
-        if (is_sealed(copy) && may_overwrite(word_of(copy, false), node.known)) copy = Copy{};
+        // Nor can it be pinned any more.
+        if (is_sealed(copy) && !copy.pinned && options_.ask_may_pin && may_overwrite(word_of(copy, false), node.known))
+          copy = Copy{.chosen = copy.chosen};
       }
       for (Slots& slots : node.replica)
         for (Copy& copy : slots)
@@ -883,9 +962,7 @@ class Model {
     else
       (void)set_.insert(packed(next), parent);
   }
-  [[nodiscard]] Packed packed(const State& state) const {
-    return pack(state, options_.seats, options_.replicas, options_.worlds);
-  }
+  [[nodiscard]] Packed packed(const State& state) const { return pack(state, options_); }
 
   [[nodiscard]] std::string way_to(std::uint32_t at) const {
     if (walking_) {
@@ -896,8 +973,7 @@ class Model {
     std::vector<std::uint32_t> way{at};
     while (way.back() != 0) way.push_back(set_.parent(way.back()));
     std::string out;
-    for (auto it = way.rbegin(); it != way.rend(); ++it)
-      out += "\n  " + text_of(unpack(set_.at(*it), options_.seats, options_.replicas, options_.worlds));
+    for (auto it = way.rbegin(); it != way.rend(); ++it) out += "\n  " + text_of(unpack(set_.at(*it), options_));
     return out;
   }
 
@@ -919,8 +995,8 @@ class Model {
     return out;
   }
   [[nodiscard]] static std::string copy_text(const Copy& c) {
-    if (c.state == 0) return " -";
-    return text(' ', c.generation, '.', c.step, is_sealed(c) ? "" : "~",
+    if (c.state == 0) return c.chosen ? " -?" : " -";
+    return text(' ', c.generation, '.', c.step, is_sealed(c) ? "" : "~", c.pinned ? "!" : "", c.chosen ? "?" : "",
                 std::string(c.acknowledged[0] + c.acknowledged[1], '+'));
   }
 
@@ -940,8 +1016,6 @@ Model::Outcome search(const char* name, Options options) {
               outcome.greatest_commit, outcome.broken ? ", BROKEN" : "");
   return outcome;
 }
-
-constexpr const char* kLost = "LOST";
 
 TEST(SlotProtocol, TwoSeatsLoseNothingInAnyInterleaving) {
   const auto outcome = search("two seats, four steps", {.seats = 2, .last_step = 4, .last_generation = 1});
@@ -982,6 +1056,60 @@ TEST(SlotProtocol, ThreeSeatsLoseNothingThroughARecovery) {
                               {.seats = 3, .last_step = 2, .last_generation = 2, .stale_reports = false});
   EXPECT_FALSE(outcome.broken) << *outcome.broken;
   EXPECT_EQ(outcome.greatest_commit, 2u);
+}
+
+// --- Pins. Two slots are enough to overwrite one; that a third one keeps the job going is pin_model_test's.
+
+Model::Outcome search_pins(const char* name, Options options) {
+  options.pins = true;
+  options.stale_reports = false;
+  return search(name, options);
+}
+
+TEST(SlotProtocol, APinnedSlotKeepsItsStepThroughARecovery) {
+  const auto outcome =
+      search_pins("two seats, three steps, a death, pins", {.last_step = 3, .last_generation = 2, .spurious = false});
+  EXPECT_FALSE(outcome.broken) << *outcome.broken;
+  EXPECT_EQ(outcome.greatest_commit, 3u);
+  EXPECT_GT(outcome.decisions, 0u);
+  EXPECT_GT(outcome.pinned_everywhere, 1000u);
+}
+
+TEST(SlotProtocol, LongWalksWithPinsInThreeSlotsLoseNothing) {
+  Model::Outcome all;
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    const Options options{.seats = 3,
+                          .last_step = 4,
+                          .last_generation = 3,
+                          .stale_reports = false,
+                          .own_slots = kOwnSlotsMax,
+                          .pins = true};
+    const auto outcome = Model(options).walk(seed);
+    ASSERT_FALSE(outcome.broken) << "seed " << seed << ": " << *outcome.broken;
+    all.states += outcome.states;
+    all.decisions += outcome.decisions;
+    all.greatest_commit += outcome.greatest_commit;
+    all.pinned_everywhere += outcome.pinned_everywhere;
+  }
+  std::printf("walks with pins: %zu states, %zu recoveries decided, %u commits, all pinned in %zu\n", all.states,
+              all.decisions, all.greatest_commit, all.pinned_everywhere);
+  EXPECT_GT(all.decisions, 3000u);
+  EXPECT_GT(all.greatest_commit, 3000u);
+  EXPECT_GT(all.pinned_everywhere, 1000u);
+}
+
+// Meant to fail: somebody may have chosen the slot before.
+TEST(SlotProtocol, AStepThatIsPinnedWhateverThePageShowsIsOverwritten) {
+  const auto outcome = search_pins("pins set too late", {.last_step = 3, .last_generation = 1, .ask_may_pin = false});
+  ASSERT_TRUE(outcome.broken);
+  EXPECT_TRUE(outcome.broken->starts_with(kOverwritten)) << *outcome.broken;
+}
+
+TEST(SlotProtocol, AGateThatLooksAtNoPinOverwritesOne) {
+  const auto outcome =
+      search_pins("a gate that sees no pins", {.last_step = 3, .last_generation = 1, .gate_sees_pins = false});
+  ASSERT_TRUE(outcome.broken);
+  EXPECT_TRUE(outcome.broken->starts_with(kOverwritten)) << *outcome.broken;
 }
 
 // --- Other worlds

@@ -5,7 +5,7 @@
 // CRC32C of each bucket, and the payload: the seat's stable tensors one after another in declared order, then its
 // volatile ones and blobs, each at a multiple of 64 bytes. A bucket is `bucket_bytes` of the payload (the last may be
 // shorter). Every number is little endian, every offset a static_assert in arena.cc, all of it in docs/format.md.
-// Fields that nothing uses yet (plan, pin, pool of units, more extents than one) are zero, and readers refuse others:
+// Fields that nothing uses yet (plan, pool of units, more extents than one) are zero, and readers refuse others:
 // docs/decisions/0011.
 //
 // What always holds: a sealed slot's header and bucket table carry a CRC of their own, its payload matches the table;
