@@ -299,7 +299,7 @@ Status Storage::write(const std::string& folder, const job::SeatPart& part, job:
   std::vector<StoredBytes> stored;
   for (const checkpoint::StorePiece& piece : part.pieces) {
     const std::uint64_t unit = size_bits(piece.type) / 8;
-    StoredBytes& copy = stored.emplace_back(piece.name, piece.role, piece.box.begin[0] * unit);
+    StoredBytes& copy = stored.emplace_back(StoredBytes{piece.name, piece.role, piece.box.begin[0] * unit, {}});
     const std::uint64_t size = piece.memory == nullptr ? 0 : piece.box.size[0] * unit;
     for (const std::uint64_t end : {size / 2, size}) {
       if (progress.cancel) return Error{Code::cancelled, "the attempt has ended"};

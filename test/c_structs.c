@@ -118,5 +118,22 @@ int main(void) {
   FIELD(pawl_checkpoint_store_piece, size);
   FIELD(pawl_checkpoint_store_piece, stride_bytes);
   FIELD(pawl_checkpoint_store_piece, memory);
+
+  STRUCT(pawl_checkpoint_held_piece);
+  FIELD(pawl_checkpoint_held_piece, struct_size);
+  FIELD(pawl_checkpoint_held_piece, name);
+  FIELD(pawl_checkpoint_held_piece, role);
+  FIELD(pawl_checkpoint_held_piece, dtype);
+  FIELD(pawl_checkpoint_held_piece, dimension_count);
+  FIELD(pawl_checkpoint_held_piece, element_bytes);
+  FIELD(pawl_checkpoint_held_piece, shape);
+  FIELD(pawl_checkpoint_held_piece, begin);
+  FIELD(pawl_checkpoint_held_piece, size);
+  FIELD(pawl_checkpoint_held_piece, sample);
+
+  STRUCT(pawl_checkpoint_division_options);
+  FIELD(pawl_checkpoint_division_options, struct_size);
+  FIELD(pawl_checkpoint_division_options, without_replica_check);
+  FIELD(pawl_checkpoint_division_options, part_bytes_min);
   return 0;
 }

@@ -29,6 +29,8 @@ MIRRORS = {
     "pawl_checkpoint_report": _checkpoint._Report,
     "pawl_checkpoint_store_options": _checkpoint._StoreOptions,
     "pawl_checkpoint_store_piece": _checkpoint._Piece,
+    "pawl_checkpoint_held_piece": _checkpoint._HeldPiece,
+    "pawl_checkpoint_division_options": _checkpoint._DivisionOptions,
 }
 NOT_MIRRORED = {"pawl_event"}  # the C++ side of the process groups polls events
 

@@ -393,7 +393,7 @@ TEST_F(ReceivesOverLanes, ALaneThatIsCutInABucketEndsTheStreamAndNothingIsSealed
   bucket(sender, 1);
   bucket(other, 2);
   begin_bucket(cut, 0, 10);
-  sender.say(SealMessage{kStepOfLanes, 2});
+  sender.say(SealMessage{kStepOfLanes, kTestBuckets});
   EXPECT_TRUE(sender.is_quiet());
   EXPECT_FALSE(receiver->finished());
   cut.hang_up();
