@@ -47,7 +47,7 @@ class PinThreads : public testing::Test {
     ArenaSpec spec;
     spec.job = "pins";
     spec.slot_count = kSlotCountPersisted;
-    spec.payload_bytes = 4 * 4096;
+    spec.payload_bytes = 4ULL * 4096;
     spec.bucket_bytes = 4096;
     const std::uint64_t size = (Arena::size_bytes(spec) + 4095) / 4096 * 4096;
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, size)));

@@ -972,8 +972,9 @@ class Model {
     }
     std::vector<std::uint32_t> way{at};
     while (way.back() != 0) way.push_back(set_.parent(way.back()));
+    std::reverse(way.begin(), way.end());
     std::string out;
-    for (auto it = way.rbegin(); it != way.rend(); ++it) out += "\n  " + text_of(unpack(set_.at(*it), options_));
+    for (const std::uint32_t each : way) out += "\n  " + text_of(unpack(set_.at(each), options_));
     return out;
   }
 
