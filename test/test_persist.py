@@ -3,6 +3,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import time
 
 import harness
@@ -218,6 +219,57 @@ class PersistTest(JobTest):
         self.assertEqual(0, code, said)
         self.assertEqual([], self.partial())
 
+    def assert_goes_on_as(self, undisturbed, last):
+        with self.persisted(100, "--resume", "auto", wait=False, hooks=False) as job:
+            self.assertEqual(0, job.wait_end(120), job.tail())
+            self.assertEqual(last + 1, min(line["step"] for line in job.run().lines))
+        code, said = run_pawl("diff", *(os.path.join(folder, f"step-{STEPS}") for folder in (undisturbed, self.folder)))
+        self.assertEqual(0, code, said)
+
+    def test_a_job_that_is_stopped_writes_its_last_step(self):
+        with self.persisted(100, hold_end=False) as job:
+            self.finish(job)
+        undisturbed = self.folder
+        for name, number in (("interrupted", signal.SIGINT), ("terminated", signal.SIGTERM)):
+            with self.subTest(name):
+                self.folder = os.path.join(self.scratch(), name)
+                with self.persisted(100000) as job:
+                    job.wait_step(60)
+                    done = jobs.committed(job.nodes())
+                    job.process.send_signal(number)
+                    self.assertEqual(130, job.wait_end(40), job.tail())
+                    self.assert_says(job.output(), f"the newest step is written to {self.folder} first", "is in ")
+                last, = self.published()
+                self.assertGreaterEqual(last, done)
+                self.assert_sound([last])
+                self.assertEqual([], self.partial())
+                self.assert_goes_on_as(undisturbed, last)
+
+    def test_a_job_that_can_not_go_on_writes_its_last_step(self):
+        with self.persisted(100, hold_end=False) as job:
+            self.finish(job)
+        undisturbed, self.folder = self.folder, os.path.join(self.scratch(), "failed")
+        with self.persisted(100000, "--no-wait", spares=0) as job:
+            job.wait_step(60)
+            done = jobs.committed(job.nodes())
+            job.kill_node(job.node_of_seat(1))
+            self.assertEqual(1, job.wait_end(60), job.tail())
+            self.assert_says(job.output(), "is in " + self.folder)
+        last, = self.published()
+        self.assertGreaterEqual(last, done)
+        self.assert_sound([last])
+        self.assert_goes_on_as(undisturbed, last)
+
+    def test_storage_that_is_away_does_not_keep_a_stopped_job(self):
+        with self.persisted(100000, "--grace", "6s") as job:
+            job.wait_step(60)
+            shutil.rmtree(self.folder)
+            with open(self.folder, "w", encoding="utf-8"):
+                pass
+            job.process.send_signal(signal.SIGTERM)
+            self.assertEqual(130, job.wait_end(30), job.tail())
+            self.assert_says(job.output(), "could not be written to storage")
+
     def test_the_disk_is_full_for_a_while(self):
         small_disk.run(8192, self.train_on_a_small_disk)
 
@@ -268,6 +320,8 @@ class PersistTest(JobTest):
                 (["--checkpoint", self.folder, "--every", "soon"], ["--every soon", "a number of steps"]),
                 (["--checkpoint", self.folder, "--every", "0"], ["--every 0"]),
                 (["--every", "5"], ["--checkpoint DIR"]),
+                (["--grace", "5s"], ["--checkpoint DIR"]),
+                (["--checkpoint", self.folder, "--grace", "5"], ["--grace 5", "60s"]),
                 (["--resume", "auto"], ["--checkpoint DIR"]),
                 (["--checkpoint", self.folder, "--resume", os.path.join(self.folder, "step-40")],
                  ["there is no checkpoint that a job wrote"]),

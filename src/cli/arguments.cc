@@ -142,6 +142,9 @@ void add_run(CLI::App& app, Everything& all) {
   run->add_option("--every", o.every,
                   "how often: a number of steps (500), or a time (90s, 10m, 2h); the last step is always written. "
                   "Default: 10m");
+  run->add_option("--grace", o.grace,
+                  "when the job is told to stop (Ctrl-C, SIGTERM): how long it may write its newest step to "
+                  "--checkpoint's folder before all ends. Default: 60s");
   run->add_option(
       "--resume", o.resume,
       "begin with a checkpoint that such a job wrote: its folder (DIR/step-500), or auto: the newest sound one in "
@@ -228,6 +231,7 @@ void add_keeper_and_daemon(CLI::App& app, Everything& all) {
   keeper->add_option("--listen", k.listen, "HOST:PORT")->required();
   keeper->add_option("--nproc-per-node", k.seats_per_node)->required();
   keeper->add_option("--deadline-ms", k.deadline_ms)->capture_default_str();
+  keeper->add_option("--grace-ms", k.grace_ms);
   keeper->add_option("--log-dir", k.log_dir);
   keeper->add_option("--domain", k.domain);
   keeper->add_option("--tee", k.tee);

@@ -37,6 +37,7 @@ struct RunOptions {
   std::string checkpoint;                      // a folder; empty: the job writes no checkpoints
   std::string resume;                          // a checkpoint's folder, or "auto"; empty: the job begins anew
   std::string every;                           // a number of steps, or a time; empty: 10m
+  std::string grace;                           // a time; empty: 60s
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
   std::uint64_t start_timeout_s = 600;
@@ -65,6 +66,7 @@ struct KeeperCommandOptions {
   std::string job, control, run_dir, listen, log_dir, daemon_command, domain;
   std::uint32_t seats_per_node = 1;
   std::uint64_t deadline_ms = 3000;
+  std::uint64_t grace_ms = 0;
   std::uint32_t tee = 0;
   int tee_fd = -1;
   int netns_fd = -1;  // -1: stay in our namespaces

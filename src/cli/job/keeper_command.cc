@@ -50,6 +50,7 @@ int command_keeper(const KeeperCommandOptions& options) {
   keeper.daemon_argv = words_of(options.daemon_command);
   if (keeper.daemon_argv.empty()) keeper.daemon_argv = {"/proc/self/exe", "daemon"};
   keeper.trainer_argv = options.command;
+  keeper.stop_grace = std::chrono::milliseconds(options.grace_ms);
   keeper.log_dir = options.log_dir;
   keeper.tee = options.tee;
   keeper.tee_fd = options.tee_fd;

@@ -191,6 +191,7 @@ Status Launcher::start_keeper(Node& node) {
     add("--hosts-file", plan_.hosts_file);
     options.keep_fds.push_back(node.plan->netns_fd);
   }
+  if (plan_.grace_ms > 0) add("--grace-ms", text(plan_.grace_ms));
   if (!plan_.log_dir.empty()) add("--log-dir", plan_.log_dir);
   if (!node.plan->domain.empty()) add("--domain", node.plan->domain);
   if (!plan_.daemon_command.empty()) add("--daemon-command", plan_.daemon_command);
@@ -238,9 +239,11 @@ void Launcher::on_signal() {
   ++interrupts_;
   for (Node& node : nodes_) node.restart_at.reset();
   if (interrupts_ == 1) {
-    say("stopping; press Ctrl-C again to stop at once");
+    say(plan_.grace_ms > 0 ? text("stopping: the newest step is written to ", plan_.spec.checkpoints.path,
+                                  " first, within ", plan_.grace_ms / 1000, " s; press Ctrl-C again to stop at once")
+                           : "stopping; press Ctrl-C again to stop at once");
     signal_keepers(SIGTERM);
-    stop_at_ = clock_.now() + kStopGrace;
+    stop_at_ = clock_.now() + milliseconds(plan_.grace_ms) + kStopGrace;
   } else {
     signal_keepers(SIGKILL);
   }

@@ -37,6 +37,7 @@ struct LaunchPlan {
   bool restart_dead_nodes = false;
   bool keep = false;
   std::vector<std::string> trainer_argv;
+  std::uint64_t grace_ms = 0;  // for the last checkpoint, after the first signal; 0: none is written
   std::string log_dir;
   std::uint32_t tee = 0;
   std::string daemon_command;

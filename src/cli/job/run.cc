@@ -30,6 +30,9 @@ namespace {
 constexpr int kControlPort = 2379;  // in a fabric of our own, so nobody else can have them
 constexpr int kNodePort = 7000;
 constexpr const char* kEveryDefault = "10m";
+constexpr std::string_view kGraceDefault = "60s";
+constexpr std::uint64_t kGraceMsMin = 2000;
+constexpr std::uint64_t kGraceMsMax = 86400000;
 
 Error usage(std::string sentence) {
   return {Code::invalid, std::move(sentence)};
@@ -150,6 +153,14 @@ Result<Interval> interval_of(std::string_view every) {
   return unit_ms > 0 ? Interval{0, number * unit_ms} : Interval{number, 0};
 }
 
+// "60s", "5m", "1h".
+Result<std::uint64_t> grace_of(std::string_view grace) {
+  const Result<Interval> time = interval_of(grace);
+  if (!time || time->ms < kGraceMsMin || time->ms > kGraceMsMax)
+    return usage(text("--grace ", grace, ": expected a time between 2s and 24h, such as 60s or 5m"));
+  return time->ms;
+}
+
 std::string absolute(const std::string& path) {
   const char* here = std::getenv("PWD");
   return path.empty() || path.front() == '/' ? path : text(here != nullptr ? here : ".", "/", path);
@@ -192,13 +203,16 @@ Status name_resume(const RunOptions& options, JobSpec& spec) {
   return {};
 }
 
-// What is written where, and how often.
-Status name_checkpoints(const RunOptions& options, JobSpec& spec) {
+// What is written where, how often, and for how long at the end.
+Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
+  JobSpec& spec = plan.spec;
   PAWL_TRY(name_resume(options, spec));
   if (options.checkpoint.empty()) {
-    if (!options.every.empty()) return usage("--every: also name the folder of the checkpoints with --checkpoint DIR");
+    for (const auto& [flag, value] : {std::pair("--every", &options.every), std::pair("--grace", &options.grace)})
+      if (!value->empty()) return usage(text(flag, ": also name the folder of the checkpoints with --checkpoint DIR"));
     return {};
   }
+  PAWL_ASSIGN(plan.grace_ms, grace_of(options.grace.empty() ? kGraceDefault : std::string_view(options.grace)));
   PAWL_ASSIGN(const Interval every, interval_of(options.every.empty() ? kEveryDefault : options.every));
   spec.checkpoints.path = absolute(options.checkpoint);
   spec.checkpoints.every_steps = every.steps;
@@ -361,7 +375,7 @@ Result<int> run_standalone(const RunOptions& options, std::vector<std::string> t
     PAWL_TRY(store_token(plan));
     PAWL_TRY(place_nodes(options, plan, fabric));
     PAWL_TRY(name_domains(options, plan));
-    PAWL_TRY(name_checkpoints(options, plan.spec));
+    PAWL_TRY(name_checkpoints(options, plan));
     PAWL_ASSIGN(plan.endpoints, control_address(plan.namespaces));
     return {};
   };
@@ -426,7 +440,7 @@ Result<int> run_member(const RunOptions& options, std::vector<std::string> train
     return usage(text("--listen ", listen, ": use the address at which the other nodes reach this machine"));
   plan.nodes.push_back({NodeId(*options.node_rank), listen, -1, ""});
   PAWL_TRY(name_domains(options, plan));
-  PAWL_TRY(name_checkpoints(options, plan.spec));
+  PAWL_TRY(name_checkpoints(options, plan));
   if (Status fits = check_records_of(plan.spec, listen.size(), plan.nodes.front().domain.size()); !fits)
     return usage(text("--nnodes ", plan.spec.node_count, ": ", fits.error().what));
   PAWL_ASSIGN(plan.directory, make_job_directory(options.job));

@@ -123,6 +123,7 @@ class Keeper final : private NodeKeeper::Node {
                   .daemon_silence = options.daemon_silence,
                   .lease = options.lease,
                   .trainer_grace = options.trainer_grace,
+                  .stop_grace = options.stop_grace,
                   .log_path = node_log_path(options.run_dir, options.node)},
                  *this) {}
   // The log's descriptor closes, and its number may become a socket's.
@@ -523,7 +524,7 @@ void Keeper::on_daemon_exit(Duration now) {
 void Keeper::on_signal(Duration now) {
   signalfd_siginfo info{};
   if (::read(signals_.get(), &info, sizeof info) == sizeof info)
-    decides_.end(128 + static_cast<int>(info.ssi_signo), now);
+    decides_.stop(static_cast<int>(info.ssi_signo), now);
 }
 
 // One wait, and what came of it.

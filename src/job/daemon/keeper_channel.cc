@@ -67,6 +67,8 @@ void KeeperChannel::handle(std::string_view packet) {
     handlers_.spawned(spawned->local_index, spawned->pid, spawned->start_time);
   } else if (const auto* exited = std::get_if<TrainerExited>(&*news)) {
     handlers_.exited(*exited);
+  } else if (const auto* stop = std::get_if<StopAsked>(&*news)) {
+    if (handlers_.stop) handlers_.stop(*stop);
   }
 }
 

@@ -22,6 +22,7 @@ class KeeperChannel {
     std::function<void(std::uint32_t local_index, std::uint64_t pid, std::uint64_t start_time)> spawned;
     std::function<void(const TrainerExited&)> exited;
     std::function<void()> lost;
+    std::function<void(const StopAsked&)> stop = {};
   };
   KeeperChannel(Loop& loop, std::unique_ptr<Stream> keeper, Handlers handlers);
 

@@ -34,9 +34,10 @@ void NodeKeeper::begin(Duration now) {
 
 // Nothing of the last life is kept.
 void NodeKeeper::begin_life(Duration now) {
+  if (asked_.signal != 0) return end(128 + asked_.signal, now);
   if (!held_.empty()) node_.let_go(std::exchange(held_, {}));
   trainers_.clear();
-  new_life_ = false;
+  asked_.new_life = false;
   if (node_.is_giving_back())
     log_info("memory_is_given_back", "incarnation", incarnation_, "then", "a new life begins");
   phase_ = Phase::giving_back;
@@ -64,6 +65,7 @@ void NodeKeeper::begin_again(Duration now) {
 void NodeKeeper::start_daemon(Duration now) {
   std::vector<FromKeeper> news;
   for (const auto& [local_index, trainer] : trainers_) news.push_back(news_of(local_index));
+  if (asked_.signal != 0) news.push_back(stop_asked(now));
   const Result<std::uint64_t> pid = node_.start_daemon(incarnation_, held_, news);
   if (!pid) return fail(pid.error(), now);
   daemon_pid_ = *pid;
@@ -84,7 +86,7 @@ void NodeKeeper::fence(std::string_view why, Duration now) {
 // They have gone on: nothing it holds may be used again.
 void NodeKeeper::reset(std::string_view why, Duration now) {
   log_warn("node_reset", "why", why, "incarnation", incarnation_);
-  new_life_ = true;
+  asked_.new_life = true;
   kill_all(now);
 }
 
@@ -105,6 +107,21 @@ void NodeKeeper::end(int code, Duration now) {
   phase_ = Phase::ending_trainers;
   until_ = now + options_.trainer_grace;
   go_on(now);
+}
+
+void NodeKeeper::stop(int signal, Duration now) {
+  const bool waits = options_.stop_grace > Duration::zero() && asked_.signal == 0 && phase_ == Phase::serving;
+  if (!waits) return end(128 + signal, now);
+  note_time(now);
+  asked_.signal = signal;
+  asked_.ends_by = now + options_.stop_grace;
+  log_info("node_stops", "signal", signal, "within_ms", options_.stop_grace / milliseconds(1));
+  if (daemon_running_) tell(stop_asked(now));
+}
+
+FromKeeper NodeKeeper::stop_asked(Duration now) const {
+  const Duration left = std::max(asked_.ends_by - now, Duration::zero());
+  return StopAsked{static_cast<std::uint32_t>(asked_.signal), static_cast<std::uint64_t>(left / milliseconds(1))};
 }
 
 void NodeKeeper::kill_all(Duration now) {
@@ -136,7 +153,7 @@ void NodeKeeper::go_on(Duration now) {
 void NodeKeeper::all_have_ended(Duration now) {
   const std::string left = what_runs();
   if (!left.empty()) log_error("processes_not_ended", "which", left);
-  if (left.empty() && !wanted_) return new_life_ ? begin_life(now) : begin_again(now);
+  if (left.empty() && !wanted_) return asked_.new_life ? begin_life(now) : begin_again(now);
   if (!wanted_) wanted_ = not_ended();
   phase_ = Phase::over;
   outcome_ = std::move(*wanted_);
@@ -181,6 +198,7 @@ void NodeKeeper::was_busy(Duration spent) {
 void NodeKeeper::turn(Duration now) {
   note_time(now);
   if (phase_ != Phase::serving) return go_on(now);
+  if (asked_.signal != 0 && now >= asked_.ends_by) return end(128 + asked_.signal, now);
   if (lease_has_ended(now)) return fence("no pawld lives, and the node's lease has ended", now);
   if (!daemon_running_) {
     if (now >= daemon_restart_at_) start_daemon(now);
@@ -266,7 +284,7 @@ void NodeKeeper::on_message(std::string_view packet, std::vector<Fd> fds, Durati
   const auto* hold = message ? std::get_if<HoldSegment>(&*message) : nullptr;
   // Of a pawld that is being killed. What it has handed over counts if this life goes on: steps were acknowledged on it.
   const bool is_about_memory = hold != nullptr || (message && std::holds_alternative<DropSegment>(*message));
-  if (phase_ != Phase::serving && (!is_about_memory || new_life_ || wanted_)) return;
+  if (phase_ != Phase::serving && (!is_about_memory || asked_.new_life || wanted_)) return;
   if (!message || (hold != nullptr && fds.size() != 1)) {
     log_warn("message_not_understood", "message", packet.substr(0, 200), "fds", fds.size());
   } else if (hold != nullptr) {
@@ -290,7 +308,7 @@ void NodeKeeper::on_message(std::string_view packet, std::vector<Fd> fds, Durati
     reset(text("pawld asked: ", evicted->reason), now);
   } else if (const auto* job_end = std::get_if<EndNode>(&*message)) {
     log_info("job_ended", "code", job_end->code);
-    end(static_cast<int>(job_end->code), now);
+    end(asked_.signal != 0 && job_end->code != 0 ? 128 + asked_.signal : static_cast<int>(job_end->code), now);
   }
 }
 

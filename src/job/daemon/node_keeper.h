@@ -47,6 +47,7 @@ struct NodeKeeperOptions {
   Duration daemon_silence = std::chrono::seconds(1);  // as in KeeperOptions
   Duration lease = std::chrono::seconds(2);           // as in KeeperOptions
   Duration trainer_grace = std::chrono::seconds(2);   // as in KeeperOptions
+  Duration stop_grace{};                              // as in KeeperOptions
   std::string log_path;                               // named where an error sends people
 };
 
@@ -106,6 +107,8 @@ class NodeKeeper {
   void on_trainer_exit(std::uint32_t local_index, std::string_view how, Duration now, std::string_view said = {});
   // Ends the node: trainers and pawld may end themselves in order first. The first code counts.
   void end(int code, Duration now);
+  // A signal: at once, or where the node has a grace once pawld says so, at the latest when that is over. A second one: at once.
+  void stop(int signal, Duration now);
   // So much of the time since the last call went into work of Node's: it is no stall.
   void was_busy(Duration spent);
   // What is due by time. Call it after the events of a moment, and wait no longer than wait() before the next.
@@ -150,6 +153,7 @@ class NodeKeeper {
   void tell(const FromKeeper& news);
   void tell_about(std::uint32_t local_index) { tell(news_of(local_index)); }
   [[nodiscard]] FromKeeper news_of(std::uint32_t local_index) const;
+  [[nodiscard]] FromKeeper stop_asked(Duration now) const;
   [[nodiscard]] bool any_trainer_runs() const;
   [[nodiscard]] Error not_ended() const;
   [[nodiscard]] std::string what_runs() const;  // empty: nothing
@@ -162,7 +166,12 @@ class NodeKeeper {
   Duration until_{};
   std::optional<Duration> last_call_;  // unset: a life has just begun
   std::optional<Result<int>> wanted_;  // the outcome once all have ended; unset: the node goes on
-  bool new_life_ = false;              // then: with nothing of this one
+  struct Asked {
+    bool new_life = false;  // once all have ended: with nothing of this one
+    int signal = 0;         // this node is to end; 0: no
+    Duration ends_by{};
+  };
+  Asked asked_;
   std::optional<Result<int>> outcome_;
 
   std::uint64_t incarnation_ = 0;

@@ -69,17 +69,18 @@ class NodeOnPaper final : public NodeKeeper::Node {
 
 class NodeKeeperTest : public testing::Test {
  protected:
-  NodeKeeperTest() : keeper_(options(), node_) {
+  explicit NodeKeeperTest(Duration stop_grace = {}) : keeper_(options(stop_grace), node_) {
     keeper_.begin(now_);
     EXPECT_EQ(node_.take(), Words{"start daemon 1"});
   }
-  static NodeKeeperOptions options() {
+  static NodeKeeperOptions options(Duration stop_grace) {
     NodeKeeperOptions options;
     options.node = NodeId(3);
     options.seats_per_node = 2;
     options.silence = seconds(3);
     options.daemon_silence = milliseconds(1500);
     options.lease = seconds(5);
+    options.stop_grace = stop_grace;
     options.log_path = "/run/log";
     return options;
   }
@@ -392,6 +393,63 @@ TEST_F(NodeKeeperTest, TheEndLetsAllEndThemselvesTrainersFirst) {
   daemon_exits();
   ASSERT_TRUE(keeper_.outcome() && *keeper_.outcome());
   EXPECT_EQ(**keeper_.outcome(), 7);
+}
+
+class StoppedNode : public NodeKeeperTest {
+ protected:
+  StoppedNode() : NodeKeeperTest(seconds(30)) { say("spawn 0"); }
+  [[nodiscard]] int code() const { return keeper_.outcome() && *keeper_.outcome() ? **keeper_.outcome() : -1; }
+};
+
+TEST_F(StoppedNode, EndsWhenPawldSaysSo) {
+  node_.take();
+  keeper_.stop(15, now_);
+  EXPECT_EQ(node_.take(), Words{"tell stop 15 30000"});
+  pass(seconds(10), kAlive);
+  EXPECT_EQ(node_.take(), Words{}) << "its trainers go on";
+  say("end 1");
+  EXPECT_EQ(node_.take(), Words{"terminate trainer 0"});
+  trainer_exits(0);
+  daemon_exits();
+  EXPECT_EQ(code(), 128 + 15);
+}
+
+TEST_F(StoppedNode, EndsAfterItsGrace) {
+  keeper_.stop(15, now_);
+  node_.take();
+  pass(milliseconds(29900), kAlive);
+  EXPECT_EQ(node_.take(), Words{});
+  pass(milliseconds(200), kAlive);
+  EXPECT_EQ(node_.take(), Words{"terminate trainer 0"});
+}
+
+TEST_F(StoppedNode, ASecondSignalEndsItAtOnce) {
+  keeper_.stop(2, now_);
+  node_.take();
+  keeper_.stop(2, now_);
+  EXPECT_EQ(node_.take(), Words{"terminate trainer 0"});
+}
+
+TEST_F(StoppedNode, ANewPawldHearsOfItWithWhatIsLeft) {
+  pass(seconds(2), kAlive);
+  keeper_.stop(15, now_);
+  pass(seconds(10), kAlive);
+  daemon_exits();
+  node_.take();
+  keeper_.turn(now_);
+  const Words done = node_.take();
+  ASSERT_FALSE(done.empty());
+  EXPECT_EQ(done.front(), "start daemon 1");
+  EXPECT_EQ(done.back(), "tell stop 15 20000");
+}
+
+TEST_F(StoppedNode, BeginsNoNewLife) {
+  keeper_.stop(15, now_);
+  say("reset evicted");
+  trainer_exits(0);
+  daemon_exits();
+  keeper_.turn(now_);
+  EXPECT_EQ(code(), 128 + 15);
 }
 
 TEST_F(NodeKeeperTest, AnEndedNodeThatHasNothingToWaitForEndsAtOnce) {

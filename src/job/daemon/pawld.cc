@@ -92,7 +92,12 @@ Status Pawld::start() {
                                   [this](const TrainerExited& exited) {
                                     parts_->trainers.exited(exited.local_index, exited.pid, exited.how, exited.said);
                                   },
-                              .lost = [this] { context_.exit(1); }});
+                              .lost = [this] { context_.exit(1); },
+                              .stop =
+                                  [this](const StopAsked& asked) {
+                                    parts_->last_checkpoint.stop_node(static_cast<int>(asked.signal),
+                                                                      std::chrono::milliseconds(asked.grace_ms));
+                                  }});
   parts_ = std::make_unique<Parts>(*this);
   if (Status adopted = adopt_held(); !adopted) {
     context_.clock->sleep(kBeforeNextTry);
@@ -331,6 +336,7 @@ void Pawld::take(const Listing& listing) {
   on_change(change);
   for (const KeyValue& kv : listing.kvs) {
     parts_->persist.on_key(kv.key, kv.value, kv.mod_revision);
+    parts_->last_checkpoint.on_key(kv.key, kv.value, kv.mod_revision);
     parts_->progress.on_key(kv.key, kv.value);
   }
 }
@@ -343,6 +349,7 @@ void Pawld::note(const KeyValue& kv, bool erased) {
   on_change(change);
   if (erased) return;
   parts_->persist.on_key(kv.key, kv.value, kv.mod_revision);  // first: progress that was told later may follow
+  parts_->last_checkpoint.on_key(kv.key, kv.value, kv.mod_revision);
   parts_->progress.on_key(kv.key, kv.value);
 }
 
@@ -444,11 +451,14 @@ void Pawld::follow_reports() {
 
 void Pawld::drive_parts() {
   if (!ready_ || context_.ending) return;
+  parts_->last_checkpoint.consider_stop();
+  if (context_.ending) return;
   if (!context_.mirror.has_state()) return parts_->mover.consider_forming();
   parts_->generations.follow();
   if (context_.ending || context_.is_evicted()) return;
   parts_->mover.drive();
   parts_->persist.drive();
+  parts_->last_checkpoint.drive();
   parts_->job_end.consider_stop();
   parts_->job_end.consider_finish();
   parts_->drains.consider();

@@ -84,7 +84,9 @@ Pawld::Parts::Parts(Pawld& pawld)
                  return spare_probes.ask(spares, pawld.context_.mirror.state().evicted.size());
                },
            .stored = [this] { return persist.stored(); },
-           .wished_world = pawld.options_.wished_world}),
+           .wished_world = pawld.options_.wished_world,
+           .comes_before = [this](const JobState& failed) { return last_checkpoint.comes_before(failed); },
+           .write_last = [this](const LastStep& last) { last_checkpoint.lead(last); }}),
       spare_memory(pawld.context_, {.on_refused =
                                         [this](const std::string& why) {
                                           events.tell("spare_refused", nlohmann::json{{"detail", why}}.dump());
@@ -123,6 +125,19 @@ Pawld::Parts::Parts(Pawld& pawld)
              .show = [&pawld](std::uint32_t index, bool shown) { pawld.keeper_->show_trainer(index, shown); }}),
       persist(pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
               {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); }}),
+      last_checkpoint(pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
+                      {.report = [this](Cause cause, std::vector<Struck> struck) {
+                         mover.report(std::move(cause), std::move(struck));
+                       },
+                       .end = [this](const JobState& ended, const std::string& why) { mover.move(ended, why); },
+                       .stored_at =
+                           [this, &pawld](Step step) {
+                             const PersistRecord& record = persist.record();
+                             const bool is_it = record.published == step &&
+                                                record.generation == pawld.context_.mirror.state().ran;
+                             return is_it ? persist.path_of(step) : std::string();
+                           },
+                       .leave = [&pawld](int code) { pawld.end_job(code); }}),
       progress(pawld.context_,
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
                 .own_report = [this](Progress known) { return pages.report(known); },

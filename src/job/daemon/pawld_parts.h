@@ -8,6 +8,7 @@
 #include "job/daemon/holds.h"
 #include "job/daemon/imports.h"
 #include "job/daemon/job_end.h"
+#include "job/daemon/last_checkpoint.h"
 #include "job/daemon/pace_watch.h"
 #include "job/daemon/paths_watch.h"
 #include "job/daemon/pawld.h"
@@ -49,6 +50,7 @@ struct Pawld::Parts {
   TrainerPages pages;
   TrainerWatch watch;
   Persist persist;
+  LastCheckpoint last_checkpoint;
   ProgressTree progress;
   PaceWatch paces;
   PathsWatch paths;

@@ -9,8 +9,9 @@
 #include "base/contains.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "job/recovery/decide.h"
 #include "env/files.h"
-#include "job/persist/seat_share.h"
+#include "job/daemon/slot_writer.h"
 
 namespace pawl::job {
 namespace {
@@ -21,35 +22,6 @@ using Json = nlohmann::json;
 constexpr Duration kSwapPause = 50ms;
 constexpr Duration kTaskPatience = 5min;    // of the root, with a folder that it begins or publishes
 constexpr std::uint32_t kToldFailures = 3;  // of a step that could not be kept: now and then one is void
-
-// One seat's slot, to be written where nothing else runs.
-struct SlotToWrite {
-  Seat seat;
-  ArenaHandle arena;
-  std::uint32_t slot = 0;
-  SlotWord word;
-};
-
-bool is_still(const Slot& slot, SlotWord word) {
-  const SlotWord now = slot.word();
-  return now.state == SlotState::sealed && now.generation == word.generation && now.step == word.step &&
-         slot.pinned(now) && !slot.torn(now);
-}
-
-// Whether what was written is the step, is known only after: the slot is what it was.
-Status write_slot(CheckpointStore& store, const std::string& folder, const SlotToWrite& what, PartProgress& progress) {
-  const Slot slot = what.arena->arena.slot(what.slot);
-  const ArenaSpec& spec = what.arena->arena.spec();
-  PAWL_TRY(slot.verify());
-  PAWL_ASSIGN(const SeatLayout layout, parse_layout(spec.layout));
-  const std::string info = to_json(SeatInfo{slot.samples(), spec.bucket_bytes});
-  const auto pieces = share_of(layout, what.seat, slot.payload(), spec.layout, info);
-  const std::string beside = text_of(beside_of(layout, what.seat, slot.payload()));
-  PAWL_TRY(store.write(folder, {what.seat, pieces, beside, values_in(layout, slot.payload())}, progress));
-  if (!is_still(slot, what.word))
-    return Error{Code::stale, text("step ", what.word.step.value, " was written while it was copied")};
-  return {};
-}
 
 void remove_later(Tasks& tasks, std::shared_ptr<OpenCheckpoint> open) {
   if (open) (void)tasks.start("pawl-persist", [open = std::move(open)]() mutable { open.reset(); });
@@ -236,7 +208,7 @@ bool Persist::is_window_over() const {
 void Persist::look_again() {
   if (told_.record.phase != PersistPhase::writing) return;
   for (const auto& [seat, own] : attempt_.seats)
-    if (own.done == Done::written && !is_still(own.arena->arena.slot(own.slot), own.word))
+    if (own.done == Done::written && !is_still({seat, own.arena, own.slot, own.word}))
       fail(text("seat ", seat.value, ": step ", told_.record.step.value, " was written while it was copied"), true);
 }
 
@@ -354,6 +326,10 @@ bool Persist::is_here() const {
 }
 
 void Persist::drive() {
+  if (is_on() && context_.mirror.has_state() && is_last(context_.mirror.state())) {  // LastCheckpoint has the folder
+    let_go();
+    return drop_open();
+  }
   if (!is_on() || context_.ending || !is_here() || !context_.mirror.is_root()) return;
   give_up_stuck_task();
   if (root_.busy) return;

@@ -29,6 +29,7 @@ constexpr std::size_t kSeatsToldMax = 64;          // in an event, which must fi
 
 void StateMover::move(const JobState& next, const std::string& why) {
   if (moving_ || context_.clock->now() < paused_until_) return;
+  if (next.phase == JobPhase::failed && handlers_.comes_before && handlers_.comes_before(next)) return;
   // Nobody acts on a state that the others can't read: its writer learns it as they do.
   JobMirror& mirror = context_.mirror;
   const Topology* const known = mirror.beside.known_topology();
@@ -421,9 +422,10 @@ void StateMover::act_on(Lead lead, std::span<const NodeLife> unprobed) {
     JobState waiting = state;
     waiting.waiting = wait.what;
     waiting.committed = std::max(state.committed, wait.committed);
-    if (state.waiting != wait.what) events_.tell("spare_waiting", Json{{"what", wait.what}}.dump());
+    if (state.waiting != wait.what && !lead.last) events_.tell("spare_waiting", Json{{"what", wait.what}}.dump());
     return move(waiting, "waiting for " + wait.what);
   }
+  if (lead.last) return handlers_.write_last(*lead.last);
   if (lead.late.empty()) return;
   const bool registered = is_confirmed(late_, lead.late);
   if (!has_reports_of(late_.since) || !registered) return;

@@ -32,6 +32,9 @@ class StateMover {
     std::function<std::vector<Step>()> stored =
         {};  // of which checkpoints were published, the newest first; not set: none
     std::function<std::optional<std::vector<Seat>>()> wished_world = {};  // not set: none
+    // Of a job that writes its newest step before it ends; none of them set: it doesn't.
+    std::function<bool(const JobState& failed)> comes_before = {};  // so this one is not to be written yet
+    std::function<void(const LastStep&)> write_last = {};
   };
   StateMover(NodeContext& context, Events& events, Holds& holds, Handlers handlers)
       : context_(context), events_(events), holds_(holds), handlers_(std::move(handlers)) {}

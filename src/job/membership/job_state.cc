@@ -44,7 +44,8 @@ constexpr std::array kNames<FaultKind>{"none",
                                        "operator_stop",
                                        "layout_conflict",
                                        "drain",
-                                       "source_unreached"};
+                                       "source_unreached",
+                                       "last_checkpoint"};
 template <>
 constexpr std::array kNames<SlotState>{"empty", "dirty", "sealed"};
 

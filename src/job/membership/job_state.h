@@ -24,7 +24,7 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 9;
+inline constexpr std::uint32_t kProtocolVersion = 10;
 
 // Of a job that writes checkpoints, or begins with one.
 struct CheckpointSpec {
@@ -153,6 +153,7 @@ enum class FaultKind : std::uint8_t {
   layout_conflict,   // the seats do not agree on the layout
   drain,             // an operator takes the node out, which is sound
   source_unreached,  // nothing comes of a seat's state; `node` is its source, which is sound
+  last_checkpoint,   // the job is to end, and writes its newest step to storage before
 };
 
 struct Cause {

@@ -14,7 +14,7 @@ using enum FailureClass;
 using enum Action;
 
 // In the order of FaultKind.
-constexpr std::array<ClassRow, 13> kClasses{{
+constexpr std::array<ClassRow, 14> kClasses{{
     {FaultKind::none, transient_communication, roll_back_in_place, roll_back_in_place, 0, "nothing is wrong"},
     {node_lost, FailureClass::node, replace_node, stop, 8,
      "look at the machines' kernel logs and at `pawl events` for what ended them, and start sound nodes as spares"},
@@ -38,6 +38,7 @@ constexpr std::array<ClassRow, 13> kClasses{{
     {drain, FailureClass::node, replace_node, replace_node, 0, "`pawl node uncordon` lets the node take seats again"},
     {source_unreached, transient_communication, roll_back_in_place, replace_node, 1,
      "look for a cut link between the node of the seat and the named source", false},
+    {last_checkpoint, repeated, roll_back_in_place, roll_back_in_place, 0, "`pawl run --resume auto` goes on from it"},
 }};
 
 constexpr bool in_order() {
@@ -45,7 +46,7 @@ constexpr bool in_order() {
     if (static_cast<std::size_t>(kClasses[i].kind) != i) return false;
   return true;
 }
-static_assert(in_order() && kClasses.size() == static_cast<std::size_t>(source_unreached) + 1);
+static_assert(in_order() && kClasses.size() == static_cast<std::size_t>(last_checkpoint) + 1);
 
 }  // namespace
 

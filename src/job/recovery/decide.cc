@@ -168,9 +168,14 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
   return StateMove{next, text("generation ", state.generation, ": runs from step ", state.resume)};
 }
 
+bool is_last(const JobState& state) {
+  return std::ranges::any_of(state.causes,
+                             [](const Cause& cause) { return cause.kind == FaultKind::last_checkpoint; });
+}
+
 Decision decide_ends(const JobState& state, std::span<const TrainerEnd> ends, NodeLife self) {
   const std::vector<TrainerEnd> ended = recent(state, ends);
-  const bool over = state.phase == JobPhase::finished || state.phase == JobPhase::failed;
+  const bool over = state.phase == JobPhase::finished || state.phase == JobPhase::failed || is_last(state);
   for (const TrainerEnd& end : ended) {
     std::string verdict = why_not_again(end);
     if (!over && !verdict.empty()) return StateMove{failed(state, self, verdict), verdict};

@@ -96,6 +96,18 @@ struct QuiescingView {
 // Where memory has no step to go on from, and everybody who may have one was heard or had the time, the newest checkpoint in storage that
 // was not struck out is the last resort: all seats read it.
 [[nodiscard]] Decision decide_restore(const QuiescingView& view, NodeLife self);
+// The job is to end: this generation writes its newest step to storage, and no other goes on from it.
+[[nodiscard]] bool is_last(const JobState& state);
+// A job that is to end keeps the newest step that its memory holds whole: the step from which a recovery would go on, and of
+// each seat one source that has all of it, wherever that is. No spare is needed for it, nor any trainer.
+struct LastStep {
+  Step step;                    // 0: none; see `why_not`
+  Step committed;               // the greatest known
+  std::vector<Source> sources;  // by seats
+  std::string why_not;          // nothing was committed, or what is lost
+};
+// Of a state in quiescing. Wait: as in decide_restore.
+[[nodiscard]] std::variant<Wait, LastStep> decide_last(const QuiescingView& view);
 // Whether these members, whose inventories are missing, may be evicted: what the others have reported holds a step whole.
 // If not, the job could only fail without them, so it waits for them as long as nobody proves them dead.
 [[nodiscard]] bool can_restore_without(const QuiescingView& view, std::span<const NodeLife> late);

@@ -593,6 +593,48 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
   return struck;
 }
 
+// One that has all of it, of each seat; lingering nodes' after all others, as the plan has them.
+static std::vector<Source> whole_sources(const Plan& plan, std::size_t seat_count) {
+  std::vector<Source> whole;
+  for (Seat seat(0); seat.value < seat_count; ++seat.value) {
+    const std::span<const Source> all = sources_of(plan.sources, seat);
+    const auto found = std::ranges::find_if(all, [](const Source& source) {
+      return source.extent.is_whole() && (source.kind == SourceKind::own_arena || source.kind == SourceKind::replica);
+    });
+    if (found != all.end()) whole.push_back(*found);
+  }
+  return whole;
+}
+
+std::variant<Wait, LastStep> decide_last(const QuiescingView& view) {
+  const JobState& state = view.state;
+  const Roster roster(state);
+  const Reports reports = reports_of(view, roster);
+  if (std::vector<NodeLife> late = missing_of(roster, reports.members); !late.empty()) {
+    std::string what = wait_for_reports(state.phase, late);
+    return Wait{std::move(what), std::move(late), false};
+  }
+  const bool anybody = is_anybody_there(view, reports);
+  const Plan plan = best_plan(view, reports, state.evicted);
+  const std::vector<NodeLife> unheard = unheard_of(view, reports.lingering);
+  if (!unheard.empty() && !is_enough(plan, anybody) && !view.lingering_late)
+    return Wait{text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),
+                {},
+                false};
+  LastStep last{plan.resume, plan.committed, {}, {}};
+  if (is_beyond_recovery(plan, anybody)) {
+    last.why_not = plan.lost.empty() ? "no member is left" : joined(plan.lost, "; ");
+  } else if (plan.resume == Step(0)) {
+    last.why_not = "nothing was committed yet";
+  } else {
+    last.sources = whole_sources(plan, state.seats.size());
+    if (last.sources.size() == state.seats.size()) return last;
+    last.step = Step(0);
+    last.why_not = "the state of a seat lies on several nodes, each of which has a part of it";
+  }
+  return last;
+}
+
 Decision decide_restore(const QuiescingView& view, NodeLife self) {
   const JobState& state = view.state;
   if (state.phase != JobPhase::quiescing)

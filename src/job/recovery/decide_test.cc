@@ -245,6 +245,70 @@ TEST_F(Recovery, OfSeveralSparesTakesOneByWhichNoCopiesShareAFailureDomain) {
   EXPECT_TRUE(has(said, "copies at nodes 0 and 3 are both in failure domain rack0")) << said;
 }
 
+// --- The last step of a job that is to end
+
+class LastOfAJob : public Recovery {
+ protected:
+  std::variant<Wait, LastStep> last() { return decide_last({spec, state, inventories, nodes, cordoned}); }
+  LastStep found() {
+    auto decided = last();
+    EXPECT_TRUE(std::holds_alternative<LastStep>(decided));
+    return std::holds_alternative<LastStep>(decided) ? std::get<LastStep>(decided) : LastStep{};
+  }
+};
+
+TEST_F(LastOfAJob, IsTheStepThatARecoveryWouldGoOnFrom) {
+  EXPECT_FALSE(is_last(state));
+  opened(cause(FaultKind::last_checkpoint, std::nullopt));
+  EXPECT_TRUE(is_last(state));
+  EXPECT_TRUE(std::holds_alternative<Wait>(last())) << "nobody has reported";
+  report(41, 40);
+  const LastStep step = found();
+  EXPECT_EQ(step.step, Step(41));
+  ASSERT_EQ(step.sources.size(), 3u);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(step.sources[i].seat, Seat(i));
+    EXPECT_EQ(step.sources[i].kind, SourceKind::own_arena);
+  }
+}
+
+TEST_F(LastOfAJob, NeedsNoSpareForADeadNode) {
+  nodes.clear();
+  opened(cause(FaultKind::last_checkpoint, std::nullopt));
+  opened(cause(FaultKind::node_lost, life(1)));
+  EXPECT_TRUE(is_last(state)) << "the job goes on to its end";
+  report(41, 40);
+  const LastStep step = found();
+  EXPECT_EQ(step.step, Step(41));
+  ASSERT_EQ(step.sources.size(), 3u);
+  EXPECT_EQ(step.sources[1].kind, SourceKind::replica);
+}
+
+TEST_F(LastOfAJob, WhatIsLostIsSaid) {
+  opened(cause(FaultKind::last_checkpoint, std::nullopt));
+  node_lost(1);
+  node_lost(2);
+  report(41, 40);
+  const LastStep step = found();
+  EXPECT_EQ(step.step, Step(0));
+  EXPECT_FALSE(step.why_not.empty());
+}
+
+TEST_F(LastOfAJob, NothingIsWrittenBeforeTheFirstCommit) {
+  opened(cause(FaultKind::last_checkpoint, std::nullopt));
+  report(0, 0);
+  EXPECT_EQ(found().step, Step(0));
+  EXPECT_EQ(found().why_not, "nothing was committed yet");
+}
+
+TEST_F(LastOfAJob, NoFailureStopsItAndItIsOrderedOnce) {
+  opened(cause(FaultKind::last_checkpoint, std::nullopt));
+  std::vector<TrainerEnd> ends = {{Seat(2), Generation(1), "exited 1: ModuleNotFoundError: x"}};
+  ends[0].failure_class = FailureClass::permanent;
+  waits(decide_ends(state, ends, life(9)));
+  EXPECT_TRUE(std::holds_alternative<Wait>(open(cause(FaultKind::last_checkpoint, std::nullopt))));
+}
+
 // --- Another world
 
 class AnotherWorld : public Recovery {

@@ -86,7 +86,15 @@ std::optional<Lead> decide_lead(LeadView view, NodeLife self, const Deadlines& d
                                 lingering_late,
                                 std::move(view.stored),
                                 std::move(view.wished)};
-  if (state.phase == JobPhase::quiescing) {
+  if (state.phase == JobPhase::quiescing && is_last(state)) {
+    std::variant<Wait, LastStep> decided = decide_last(quiescing);
+    if (auto* last = std::get_if<LastStep>(&decided)) {
+      lead.decision = Wait{text("step ", last->step, " to be written to storage"), {}, true, last->committed};
+      lead.last = std::move(*last);
+    } else {
+      lead.decision = std::get<Wait>(std::move(decided));
+    }
+  } else if (state.phase == JobPhase::quiescing) {
     lead.decision = decide_restore(quiescing, self);
   } else if (state.phase == JobPhase::restoring) {
     lead.decision = decide_running(state, view.ready, self, view.ends);

@@ -74,6 +74,7 @@ bool accounted_for(const JobState& state, JobPhase phase, const Fault& fault, bo
   }
   if (kind == FaultKind::communication)
     return phase == JobPhase::quiescing || (fault.life && !is_survivor(state, *fault.life));
+  if (kind == FaultKind::last_checkpoint) return is_last(state);
   if (kind == FaultKind::corrupt_source) return !strikes;
   if (kind == FaultKind::source_unreached) return !fault.life || !is_survivor(state, *fault.life);
   return false;
@@ -113,10 +114,12 @@ std::string apply(JobState& next, const Fault& fault, Step committed, std::strin
     });
   next.causes.push_back(fault.cause);
   const std::uint32_t attempts = count_attempt(next, fault, committed);
-  const Action action = action_for(fault.cause, attempts);
+  Action action = action_for(fault.cause, attempts);
+  if (action == Action::stop && is_last(next)) action = class_of(fault.cause.kind).action;  // it ends in another way
   why += text(why.empty() ? "" : "; ", describe(fault));
   switch (action) {
     case Action::stop:
+      if (is_last(next)) break;
       return stop_verdict(fault, attempts);
     case Action::replace_node:
       // Of a failed exchange the seat is only who reports it; without a suspect nobody in particular is replaced.
@@ -177,6 +180,8 @@ Decision open_generation(const JobState& state, std::span<const Cause> causes, N
   std::string verdict;
   std::string known;
   bool takeover = false;
+  for (const Cause& cause : causes)  // first: what others would stop, this ends
+    if (cause.kind == FaultKind::last_checkpoint && !is_last(next)) (void)apply(next, locate(state, cause), committed, why);
   for (const Cause& cause : causes) {
     const Fault fault = locate(state, cause);
     if (accounted_for(next, state.phase, fault, !strikes.empty())) {

@@ -52,6 +52,9 @@ std::string write(const TrainerSpawned& m) {
 std::string write(const TrainerExited& m) {
   return text("exited ", m.local_index, " ", m.pid, " ", m.how, m.said.empty() ? "" : "\n", m.said);
 }
+std::string write(const StopAsked& m) {
+  return text("stop ", m.signal, " ", m.grace_ms);
+}
 
 }  // namespace
 
@@ -89,6 +92,11 @@ std::optional<ToKeeper> parse_to_keeper(std::string_view packet) {
 std::optional<FromKeeper> parse_from_keeper(std::string_view packet) {
   std::string_view rest = packet;
   const std::string_view word = take_word(rest);
+  if (word == "stop") {
+    StopAsked asked;
+    if (!parse_number(take_word(rest), asked.signal) || !parse_number(rest, asked.grace_ms)) return std::nullopt;
+    return asked;
+  }
   std::uint32_t local_index = 0;
   std::uint64_t pid = 0;
   if (!parse_number(take_word(rest), local_index) || !parse_number(take_word(rest), pid)) return std::nullopt;

@@ -62,7 +62,11 @@ struct TrainerExited {
   std::string how;        // "exited 1", and where its output is
   std::string said = {};  // the end of what it wrote to its stderr, lines
 };
-using FromKeeper = std::variant<TrainerSpawned, TrainerExited>;
+struct StopAsked {  // this node was told to end, and does so by then; pawld answers with EndNode. Also to a new pawld
+  std::uint32_t signal = 0;
+  std::uint64_t grace_ms = 0;
+};
+using FromKeeper = std::variant<TrainerSpawned, TrainerExited, StopAsked>;
 
 [[nodiscard]] std::string packet_of(const ToKeeper& message);
 [[nodiscard]] std::string packet_of(const FromKeeper& message);

@@ -32,6 +32,7 @@ TEST(KeeperMessages, AreTheseTexts) {
   EXPECT_EQ(there_and_back(ToKeeper(ResetNode{"evicted"})), "reset evicted");
   EXPECT_EQ(there_and_back(ToKeeper(EndNode{1})), "end 1");
   EXPECT_EQ(there_and_back(FromKeeper(TrainerSpawned{1, 20, 300})), "spawned 1 20 300");
+  EXPECT_EQ(there_and_back(FromKeeper(StopAsked{15, 60000})), "stop 15 60000");
   EXPECT_EQ(there_and_back(FromKeeper(TrainerExited{1, 20, "killed by SIGKILL, its output is in x"})),
             "exited 1 20 killed by SIGKILL, its output is in x");
   const FromKeeper exited = TrainerExited{1, 20, "exited 1", "Traceback\n  File x\nKeyError: 1\n"};
@@ -42,7 +43,8 @@ TEST(KeeperMessages, OthersAreNone) {
   for (const char* packet : {"", "hold", "hold ", "spawn", "spawn x", "kill", "kill 1 2", "show", "hide x", "end",
                              "end 256", "end -1", "alive x", "sing"})
     EXPECT_FALSE(parse_to_keeper(packet)) << packet;
-  for (const char* packet : {"", "spawned", "spawned 1", "spawned 1 2", "spawned 1 2 x", "exited 1", "exited x 2 y"})
+  for (const char* packet : {"", "spawned", "spawned 1", "spawned 1 2", "spawned 1 2 x", "exited 1", "exited x 2 y", "stop", "stop 15",
+                             "stop 15 x"})
     EXPECT_FALSE(parse_from_keeper(packet)) << packet;
   const auto exited = parse_from_keeper("exited 1 0 ");
   ASSERT_TRUE(exited);
