@@ -344,6 +344,7 @@ void Cluster::check_committed() {
 void Cluster::on_put(const std::string& key, const std::string& value) {
   const job::JobKeys keys(job);
   if (storage.is_on() && key == job::persist_key(keys)) storage.on_record(value);
+  if (storage.is_on() && key == job::last_checkpoint_key(keys)) storage.on_last_record(value);
   if (key.starts_with(keys.events())) told_.on_event(value, scheduler.now());
   if (state_ && key.starts_with(keys.readies(state_->generation))) {
     std::uint32_t node = 0;
@@ -416,8 +417,9 @@ void Cluster::on_state(const job::JobState& state) {
     return violate(
         text("a drain goes back to step ", state.resume, ", and ", begun_in_[state.ran.value], " had been begun"));
   if (decided && drained) ++drains;
-  if (state.phase == JobPhase::failed) return violate("the job has failed: " + state.verdict);
-  if (state.phase == JobPhase::finished) {
+  const bool was_stopped = options.is_stopped && state.verdict.starts_with("stopped by SIGTERM");
+  if (state.phase == JobPhase::failed && !was_stopped) return violate("the job has failed: " + state.verdict);
+  if (state.phase == JobPhase::finished || state.phase == JobPhase::failed) {
     over_ = true;
     scheduler.after(100ms, [this] {
       storage.check_end();

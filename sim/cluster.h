@@ -62,6 +62,7 @@ struct ClusterOptions {
   StorageOptions storage = {};       // where checkpoints go
   bool loses_too_much = false;       // more nodes die at once than copies are for, besides the faults
   bool may_go_back = false;          // then, or by a scenario's faults: to a checkpoint
+  bool is_stopped = false;           // at the end all nodes are told to end, while it trains
 };
 
 class Cluster;
@@ -74,6 +75,7 @@ class Node final : public job::NodeKeeper::Node {
   // SIGKILL to all of its processes at once; their memory goes `dying` later.
   void kill(Duration dying, bool silent);
   std::vector<Process*> stop();  // whom
+  void terminate();              // SIGTERM to its keeper
 
   [[nodiscard]] bool is_over() const { return over_; }
   [[nodiscard]] Process* pawld() { return pawld_ != nullptr && pawld_->alive ? pawld_ : nullptr; }

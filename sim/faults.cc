@@ -744,4 +744,34 @@ void inject(Cluster& cluster, std::vector<InjectedFault> faults, std::function<v
   std::make_shared<Injector>(cluster, std::move(faults), std::move(on_end))->next();
 }
 
+void stop_all(Cluster& cluster) {
+  std::mt19937_64 random(cluster.options.seed ^ 0x3c79ac492ba7b653ull);
+  const auto drawn = [&](Duration most) {
+    return Duration(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most.count())));
+  };
+  for (std::uint32_t i = 0; i < cluster.machines.count(); ++i)
+    cluster.scheduler.after(drawn(400ms), [&cluster, i] {
+      if (cluster.nodes[i] == nullptr || cluster.nodes[i]->is_over()) return;
+      const bool is_spare = std::ranges::none_of(cluster.state()->seats, [i](const job::Member& member) {
+        return member.life.node == NodeId(i);
+      });
+      if (is_spare) cluster.may_be_evicted_until[i] = Duration::max();  // it leaves at once, and may just get a seat
+      cluster.nodes[i]->terminate();
+    });
+  const auto machine = static_cast<std::uint32_t>(random() % cluster.machines.count());
+  const std::uint64_t what = random() % 4;
+  const bool may_lose = cluster.options.replicas > 0 && cluster.machines.count() > 1;
+  if (what == 0 || (what == 1 && !may_lose)) return;
+  if (what == 1) cluster.may_be_evicted_until[machine] = Duration::max();
+  cluster.scheduler.after(drawn(2s), [&cluster, machine, what] {
+    Node* const node = cluster.nodes[machine].get();
+    if (node == nullptr || node->is_over() || cluster.is_over()) return;
+    cluster.storage.on_strike();
+    log_info("sim_stop_strikes", "machine", machine, "what", what == 1 ? "node" : what == 2 ? "pawld" : "trainer");
+    if (what == 1) return node->kill(0ms, false);
+    Process* const one = what == 2 ? node->pawld() : node->trainer(0);
+    if (one != nullptr) cluster.machines.kill(*one, "killed by SIGKILL");
+  });
+}
+
 }  // namespace pawl::sim

@@ -71,5 +71,7 @@ void inject(Cluster& cluster, std::vector<InjectedFault> faults, std::function<v
 // As `pawl node drain` would, beside the faults; at some time drawn from the seed. `on_end`: it is done or withdrawn, and the
 // node may have seats again.
 void drain_a_node(Cluster& cluster, std::function<void()> on_end);
+// All nodes are told to end within a moment; by the seed, one of their processes or a node dies meanwhile.
+void stop_all(Cluster& cluster);
 
 }  // namespace pawl::sim

@@ -169,12 +169,25 @@ bool draws_disaster(const ClusterOptions& options) {
          (options.seed * 0xe7037ed1a0b428dbull >> 33) % 3 == 0;
 }
 
+// Of a half of those that store.
+bool draws_stop(std::uint64_t seed) {
+  return (seed * 0xd6e8feb86659fd93ull >> 33) % 2 == 0;
+}
+
 // Each segment of each simulated process has a few.
 void more_descriptors() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// What was committed before has all its copies then.
+void stop_when_well(Cluster& cluster) {
+  if (cluster.is_over()) return;
+  cluster.storage.calm();
+  if (cluster.is_well() && cluster.greatest_committed() > 0) return stop_all(cluster);
+  cluster.scheduler.after(50ms, [&cluster] { stop_when_well(cluster); });
 }
 
 // Empty: all is well.
@@ -191,7 +204,10 @@ std::string run_one(const ClusterOptions& options, const std::vector<InjectedFau
   int going_on = 1 + (options.drain ? 1 : 0) + (options.other_worlds ? 1 : 0) + (options.loses_too_much ? 1 : 0);
   const auto on_end = [&] {
     if (--going_on > 0) return;
-    cluster.end_soon();
+    if (options.is_stopped)
+      stop_when_well(cluster);
+    else
+      cluster.end_soon();
     limit = cluster.scheduler.now() + kPatience + stored;
   };
   inject(cluster, faults, on_end);
@@ -257,6 +273,7 @@ Child start_child(const Arguments& arguments, std::uint64_t seed, const std::vec
     if (draws_storage(arguments, options, seed)) {
       options.storage = draw_storage(seed);
       options.loses_too_much = options.may_go_back = draws_disaster(options);
+      options.is_stopped = draws_stop(seed);
     }
     std::vector<InjectedFault> faults = faults_of(arguments, seed, keep);
     if (options.drain && seed % 4 == 0) faults.clear();

@@ -43,6 +43,7 @@ void Node::start() {
   options.silence = deadlines.silence;
   options.daemon_silence = deadlines.silence / 2;
   options.lease = deadlines.lease;
+  if (cluster_.storage.is_on()) options.stop_grace = std::chrono::seconds(60);
   keeper_ = std::make_unique<NodeKeeper>(options, *this);
   cluster_.scheduler.start(*process_, [this] { serve(); });
 }
@@ -100,6 +101,10 @@ void Node::kill(Duration dying, bool silent) {
     if (process != nullptr)
       cluster_.machines.kill(*process, how, process == process_ ? Duration::zero() : dying, silent);
   channel_.reset();
+}
+
+void Node::terminate() {
+  happen([this] { keeper_->stop(15, cluster_.machines.at(machine).clock->boottime()); });
 }
 
 std::vector<Process*> Node::stop() {

@@ -210,6 +210,11 @@ ClusterOptions storing(ClusterOptions options, StorageHealth health, bool may_go
   return options;
 }
 
+ClusterOptions stopped(ClusterOptions options) {
+  options.is_stopped = true;
+  return options;
+}
+
 InjectedFault must(Duration after, FaultType type) {
   return later(after, type, 0);
 }
@@ -236,6 +241,18 @@ std::vector<Scenario> of_storage() {
        must_store_twice(60s)},
       {"stored-through-deaths", "the root dies, then pawlds that write: steps are stored after each",
        storing(cluster(3, 1), StorageHealth::sound), killed_twice},
+      {"stopped", "all nodes are told to end while it trains: the last step is stored",
+       stopped(storing(cluster(3, 1), StorageHealth::sound)),
+       {when_well(must_be_well, machines({0}), 0s), must(3s, must_be_well)}},
+      {"stopped-slowly", "the same, and each call may take seconds",
+       stopped(storing(cluster(3, 1), StorageHealth::slow)),
+       {when_well(must_be_well, machines({0}), 0s), must(3s, must_be_well)}},
+      {"stopped-broken", "the same, and no call to the storage succeeds: all end, and say why",
+       stopped(storing(cluster(3, 1), StorageHealth::broken)),
+       {when_well(must_be_well, machines({0}), 0s), must(3s, must_be_well)}},
+      {"stopped-stuck", "the same, and no call to the storage returns",
+       stopped(storing(cluster(3, 1), StorageHealth::stuck)),
+       {when_well(must_be_well, machines({0}), 0s), must(3s, must_be_well)}},
       {"storage-broken",
        "no call to the storage succeeds: the job trains and ends",
        storing(cluster(3, 1), StorageHealth::broken),

@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "job/persist/checkpoint_store.h"
 #include "job/persist/persist_record.h"
+#include "job/persist/stop_order.h"
 #include "job/snapshot/slot_word.h"
 #include "machine.h"
 
@@ -67,6 +68,7 @@ class Storage {
 
   // --- What is told to it, to be checked
   void on_record(const std::string& json);                                           // the key `persist` is this now
+  void on_last_record(const std::string& json);
   void sealed(Seat before, Step step) { sealed_[step.value].insert(before.value); }  // by a trainer, or restored
   [[nodiscard]] bool is_flipped(Step step) const { return flipped_.contains(step.value); }
   void flipped(Step step) { flipped_.insert(step.value); }  // bits of it, in some memory
