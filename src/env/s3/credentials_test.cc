@@ -31,11 +31,15 @@ struct World {
 
 TEST(Settings, variables_come_first) {
   World world;
-  world.variables = {
-      {"HOME", "/home/u"},        {"AWS_ACCESS_KEY_ID", "id"},         {"AWS_SECRET_ACCESS_KEY", "secret"},
-      {"AWS_SESSION_TOKEN", "t"}, {"AWS_REGION", "eu-west-1"},         {"AWS_ENDPOINT_URL", "http://all"},
-      {"AWS_CA_BUNDLE", "/ca"},   {"AWS_ENDPOINT_URL_S3", "http://s3"}};
-  world.files["/home/u/.aws/credentials"] = "[default]\naws_access_key_id=other\naws_secret_access_key=other\n";
+  world.variables = {{"HOME", "/h"},
+                     {"AWS_ACCESS_KEY_ID", "id"},
+                     {"AWS_SECRET_ACCESS_KEY", "secret"},
+                     {"AWS_SESSION_TOKEN", "t"},
+                     {"AWS_REGION", "eu-west-1"},
+                     {"AWS_ENDPOINT_URL", "http://all"},
+                     {"AWS_CA_BUNDLE", "/ca"},
+                     {"AWS_ENDPOINT_URL_S3", "http://s3"}};
+  world.files["/h/.aws/credentials"] = "[default]\naws_access_key_id=other\naws_secret_access_key=other\n";
   const S3Settings found = world.read().value();
   EXPECT_EQ(found.credentials.access_key_id, "id");
   EXPECT_EQ(found.credentials.secret_access_key.reveal(), "secret");
@@ -47,11 +51,11 @@ TEST(Settings, variables_come_first) {
 
 TEST(Settings, a_profile_in_files) {
   World world;
-  world.variables = {{"HOME", "/home/u"}, {"AWS_PROFILE", "work"}};
-  world.files["/home/u/.aws/credentials"] =
+  world.variables = {{"HOME", "/h"}, {"AWS_PROFILE", "work"}};
+  world.files["/h/.aws/credentials"] =
       "# mine\n[default]\naws_access_key_id = wrong\n\n[ work ]\r\naws_access_key_id = "
       "id\r\naws_secret_access_key=a=b/c\n";
-  world.files["/home/u/.aws/config"] =
+  world.files["/h/.aws/config"] =
       "[default]\nregion = wrong\n[profile work]\nregion = eu-north-1\ns3 =\n  region = nested\nendpoint_url = "
       "http://here:1\n";
   const S3Settings found = world.read().value();

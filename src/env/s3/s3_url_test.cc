@@ -38,10 +38,10 @@ TEST(Encoding, a_query_is_sorted_as_it_is_sent) {
 }
 
 TEST(EndpointUrl, parts) {
-  const Endpoint found = parse_endpoint("http://127.0.0.1:9000/root/").value();
+  const Endpoint found = parse_endpoint("http://127.0.0.1:9000/base/").value();
   EXPECT_EQ(found.scheme, "http");
   EXPECT_EQ(found.authority, "127.0.0.1:9000");
-  EXPECT_EQ(found.path, "/root");
+  EXPECT_EQ(found.path, "/base");
   EXPECT_EQ(parse_endpoint("https://host:443").value().authority, "host");
 }
 
@@ -60,9 +60,9 @@ TEST(Address, of_both_styles) {
   EXPECT_EQ(address_of(aws, BucketPlace::virtual_host, "bucket", "a b").url,
             "https://bucket.s3.eu-central-1.amazonaws.com/a%20b");
   EXPECT_EQ(address_of(aws, BucketPlace::virtual_host, "bucket", "").path, "/");
-  const Endpoint own{"http", "host:1", "/root"};
-  EXPECT_EQ(address_of(own, BucketPlace::path, "bucket", "a/b").url, "http://host:1/root/bucket/a/b");
-  EXPECT_EQ(address_of(own, BucketPlace::path, "bucket", "").path, "/root/bucket");
+  const Endpoint own{"http", "host:1", "/base"};
+  EXPECT_EQ(address_of(own, BucketPlace::path, "bucket", "a/b").url, "http://host:1/base/bucket/a/b");
+  EXPECT_EQ(address_of(own, BucketPlace::path, "bucket", "").path, "/base/bucket");
 }
 
 }  // namespace
