@@ -17,6 +17,7 @@
 #   make bench-scale   what a recovery costs the control, its leader and each node in jobs of 10 to 10,000 nodes, in memory
 #   make bench-protection   how long a protection plan for up to 100,000 seats takes
 #   make bench-erasure   encoding and rebuilding of parity against this machine's memory, and against ISA-L
+#   make bench-storage   checkpoints of a job to the disk and back, against raw O_DIRECT, and what they cost trainers
 #   make bench-spread   a step's way into another node's memory, against raw TCP
 #   make fuzz-smoke   every fuzzer for some seconds (clang)
 #   make format  formats our sources, then checks style
@@ -27,7 +28,7 @@ ARGS ?=
 SECONDS_PER_FUZZER ?= 10
 SEEDS ?= 1000
 
-.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-protection bench-spread bench-memory bench-erasure bench-universal fuzz-smoke clean format setup
+.PHONY: demo test test-long check build wheel sim bench bench-pytorch bench-reshape bench-scale bench-control bench-protection bench-spread bench-storage bench-memory bench-erasure bench-universal fuzz-smoke clean format setup
 .DEFAULT_GOAL := build
 
 setup:
@@ -82,6 +83,10 @@ bench-control: build
 bench-spread: setup
 	@tools/build main spread_bench
 	@build/main/bench/spread/spread_bench $(ARGS)
+
+bench-storage: setup
+	@tools/build main storage_bench
+	@bench/storage/run $(ARGS)
 
 bench-erasure: setup
 	@tools/build main erasure_bench
