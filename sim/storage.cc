@@ -310,6 +310,7 @@ Status Storage::write(const std::string& folder, const job::SeatPart& part, job:
       cluster_.scheduler.sleep(cluster_.scheduler.between(50us, 10ms));
     }
   }
+  if (part.proof != nullptr) PAWL_TRY(checkpoint::prove(*part.proof));
   if (is_gone()) return gone;
   folders_[folder].parts[part.seat.value] = std::move(stored);  // again, if that pawld was restarted
   return call.fails ? Status(failed(random_())) : Status();

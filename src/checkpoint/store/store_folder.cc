@@ -1,6 +1,9 @@
 #include "checkpoint/store/store_folder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <unordered_set>
@@ -16,6 +19,7 @@
 #include "checkpoint/reshape/alignment.h"
 #include "checkpoint/reshape/open_files.h"
 #include "checkpoint/reshape/range_checksums.h"
+#include "checkpoint/store/part_writer.h"
 #include "env/files.h"
 
 namespace pawl::checkpoint {
@@ -83,12 +87,13 @@ PlannedCopy copy_of(const StorePiece& piece, std::uint32_t number) {
   return copy;
 }
 
-// In the order of the file, so that what is written at once lies together.
-CopyStream copies_of(const PartPlan& plan) {
-  return [&plan](const CopySink& sink) -> Status {
-    for (const std::uint32_t i : plan.order) sink(copy_of(*plan.pieces[i], i));
-    return {};
-  };
+// Whether its bytes lie in memory as they do in the file.
+bool is_dense(const StorePiece& piece) {
+  const std::uint64_t unit = size_bits(piece.type) / 8;
+  const PerDimension dense = dense_stride(piece.box);
+  for (std::uint32_t d = 0; d < piece.box.dimensions; ++d)
+    if (piece.box.size[d] > 1 && piece.stride_bytes[d] != dense[d] * unit) return false;
+  return true;
 }
 
 BufferPlace memory_of(const StorePiece& piece) {
@@ -102,32 +107,72 @@ BufferPlace memory_of(const StorePiece& piece) {
   return place;
 }
 
-Result<RangeChecksums> checksums_for(const PartPlan& plan) {
-  std::vector<FileRange> ranges;
-  for (const std::uint32_t i : plan.order)
-    ranges.push_back({0, plan.layout.offset_bytes[i], plan.layout.offset_bytes[i] + plan.layout.size_bytes[i]});
-  return RangeChecksums::create(std::move(ranges), ChecksumKind::crc32c);
-}
+using PieceSums = std::vector<std::uint32_t>;  // CRC32C of plan.pieces[i]
 
-Status write_data(const PartPlan& plan, const std::string& path, RangeChecksums& checksums,
-                  const StorePartOptions& options) {
+// Of the piece numbers in `strided`, which are in order of the file.
+Status write_strided(const PartPlan& plan, const std::vector<std::uint32_t>& strided, const std::string& path,
+                     const ExecuteOptions& options, PieceSums& sums) {
+  std::vector<FileRange> ranges;
+  for (const std::uint32_t i : strided)
+    ranges.push_back({0, plan.layout.offset_bytes[i], plan.layout.offset_bytes[i] + plan.layout.size_bytes[i]});
+  PAWL_ASSIGN(RangeChecksums checksums, RangeChecksums::create(std::move(ranges), ChecksumKind::crc32c));
   CopySource source;
   source.place = [&plan](std::uint32_t, std::uint32_t buffer) { return memory_of(*plan.pieces[buffer]); };
   CopyTarget target;
-  target.files = {{path, plan.layout.file_bytes, plan.layout.header}};
+  target.files = {{path, plan.layout.file_bytes, {}, true}};
   target.place = [&plan](std::uint32_t, std::uint32_t buffer) {
     return BufferPlace{nullptr, 0, plan.layout.offset_bytes[buffer], plan.layout.size_bytes[buffer]};
   };
-  ExecuteOptions execution = options.execution;
+  // In the order of the file, so that what is written at once lies together.
+  const CopyStream copies = [&](const CopySink& sink) -> Status {
+    for (const std::uint32_t i : strided) sink(copy_of(*plan.pieces[i], i));
+    return {};
+  };
+  ExecuteOptions execution = options;
   execution.observe = checksums.observer();
-  PAWL_TRY(execute(copies_of(plan), source, target, execution));
+  PAWL_TRY(execute(copies, source, target, execution));
+  for (std::size_t k = 0; k < strided.size(); ++k) sums[strided[k]] = checksums.value_at(k);
   return {};
 }
 
+Status sync_data(const std::string& path) {
+  PAWL_ASSIGN(const std::shared_ptr<OpenFile> file, OpenFile::open(path, true, false));
+  if (::fdatasync(file->plain()) != 0) return disk_error("sync", path, 0, errno);
+  return {};
+}
+
+Result<PieceSums> write_data(const PartPlan& plan, const std::string& path, const StorePartOptions& options) {
+  std::vector<std::uint32_t> dense, strided;
+  std::vector<DensePiece> together;
+  for (const std::uint32_t i : plan.order) {
+    (is_dense(*plan.pieces[i]) ? dense : strided).push_back(i);
+    if (is_dense(*plan.pieces[i]))
+      together.push_back({plan.pieces[i]->memory, plan.layout.offset_bytes[i], plan.layout.size_bytes[i]});
+  }
+  const TargetFile file{path, plan.layout.file_bytes, plan.layout.header};
+  PAWL_TRY(make_target({path, plan.layout.file_bytes}));
+  PAWL_ASSIGN(WrittenPieces written, write_dense_pieces(file, together, options.proof, options.execution));
+  PieceSums sums(plan.pieces.size());
+  for (std::size_t k = 0; k < dense.size(); ++k) sums[dense[k]] = written.crc32c[k];
+  if (!strided.empty()) {
+    ExecuteOptions execution = options.execution;
+    std::uint64_t before = 0;
+    for (const DensePiece& piece : together) before += piece.size_bytes;
+    if (options.execution.progress)
+      execution.progress = [&options, before](ExecuteProgress done) {
+        done.bytes_done += before;
+        options.execution.progress(done);
+      };
+    PAWL_TRY(write_strided(plan, strided, path, execution, sums));
+  } else if (options.execution.sync) {
+    PAWL_TRY(sync_data(path));
+  }
+  if (options.proof != nullptr) PAWL_TRY(prove(*options.proof, std::move(written.ranges)));
+  return sums;
+}
+
 StoreManifest share_of(std::span<const StorePiece> all, const PartPlan& plan, std::uint32_t part,
-                       const RangeChecksums& checksums) {
-  std::vector<std::uint32_t> sum_of(plan.pieces.size());
-  for (std::size_t i = 0; i < plan.order.size(); ++i) sum_of[plan.order[i]] = checksums.value_at(i);
+                       const PieceSums& sums) {
   const std::string& header = plan.layout.header;
   StoreManifest share;
   share.files = {
@@ -136,7 +181,7 @@ StoreManifest share_of(std::span<const StorePiece> all, const PartPlan& plan, st
   for (const StorePiece& piece : all) {
     StoreManifestTensor tensor{piece.name, piece.role, piece.type, piece.shape, {}};
     if (volume(piece.box) != 0) {
-      tensor.pieces.push_back({0, plan.layout.offset_bytes[number], sum_of[number], piece.box});
+      tensor.pieces.push_back({0, plan.layout.offset_bytes[number], sums[number], piece.box});
       ++number;
     }
     share.tensors.push_back(std::move(tensor));
@@ -236,10 +281,10 @@ Result<std::string> write_store_part(const std::string& folder, std::uint32_t pa
   if (Status status = check_pieces(pieces); !status) return failed(std::move(status).error());
   Result<PartPlan> plan = plan_part(pieces);
   if (!plan) return failed(std::move(plan).error());
-  PAWL_ASSIGN(RangeChecksums checksums, checksums_for(*plan));
-  if (Status status = write_data(*plan, path, checksums, options); !status) return failed(std::move(status).error());
+  const Result<PieceSums> sums = write_data(*plan, path, options);
+  if (!sums) return failed(Error(sums.error()));
   // One entry a tensor, though several pieces of it may be here.
-  const StoreManifest share = share_of(pieces, *plan, part, checksums);
+  const StoreManifest share = share_of(pieces, *plan, part, *sums);
   Result<StoreManifest> joined = join_manifests(std::span(&share, 1));
   if (!joined) return failed(std::move(joined).error());
   return text_of(*joined);

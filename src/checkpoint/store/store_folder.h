@@ -9,8 +9,8 @@
 //    both for a while;
 //  * a checkpoint is only published if its pieces tile each tensor exactly, and each has its checksum in the manifest;
 //  * two saves to one path at once: the second fails. The next save empties and takes over what a killed one left.
-// Written past the page cache where that is possible (checkpoint/reshape/execute.h). What the bytes are:
-// docs/format.md. Read by checkpoint/formats/native/store_view.h, as any format by open_checkpoint(). Shares travel
+// Written past the page cache where that is possible: what lies together in memory in one pass over it (part_writer.h), the
+// rest by the executor (checkpoint/reshape/execute.h). What the bytes are: docs/format.md. Read by checkpoint/formats/native/store_view.h, as any format by open_checkpoint(). Shares travel
 // from rank to rank by the caller's own means.
 #pragma once
 
@@ -26,6 +26,7 @@
 #include "base/result.h"
 #include "checkpoint/output/partial_output.h"
 #include "checkpoint/reshape/execute.h"
+#include "checkpoint/store/memory_sums.h"
 #include "tensor/box.h"
 #include "tensor/element_type.h"
 
@@ -45,6 +46,8 @@ struct StorePiece {
 struct StorePartOptions {
   StorePartOptions() { execution.memory_bytes = std::uint64_t{256} << 20; }
   ExecuteOptions execution;  // `observe` is the store's own
+  // All of this memory is proven, most of it by what is read of it for the pieces anyway. May be null.
+  const MemorySums* proof = nullptr;
 };
 
 // Writes and syncs the data file of one part; the answer is the part's share of the manifest, a text for publish().
@@ -52,7 +55,8 @@ struct StorePartOptions {
 // Equal pieces in equal order give equal bytes.
 // Fails: `invalid`, naming up to five pieces: a name that is no UTF-8, a box outside of its tensor, strides that are no
 // multiple of the element, packed types (four and six bits), a piece twice; or the part is there already; `not_found`
-// if the folder is not there (the save ended); `full`; `io`; `cancelled`. After an error the save has to be abandoned.
+// if the folder is not there (the save ended); `corrupt` if the memory of `proof` has other sums; `full`; `io`; `cancelled`.
+// After an error the save has to be abandoned.
 [[nodiscard]] Result<std::string> write_store_part(const std::string& folder, std::uint32_t part,
                                                    std::span<const StorePiece> pieces,
                                                    const StorePartOptions& options = {});

@@ -166,6 +166,7 @@ class FileCheckpointStore : public CheckpointStore {
     options.execution.memory_bytes = kBufferBytes;
     options.execution.threads = writer_threads();
     options.execution.cancel = &progress.cancel;
+    options.proof = part.proof;
     options.execution.progress = [&progress, before = progress.bytes.load()](const checkpoint::ExecuteProgress& done) {
       progress.bytes = before + done.bytes_done;
     };

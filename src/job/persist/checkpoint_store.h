@@ -36,6 +36,7 @@ struct SeatPart {
   std::string_view beside;  // a SeatBeside's text
   std::string_view
       values;  // {"values": ANY, "aliases": {ALIAS: NAME}}, or nothing: the lowest seat's that has any count
+  const checkpoint::MemorySums* proof = nullptr;  // of the memory that pieces lie in; null: the caller has proven it
 };
 
 struct PartProgress {
@@ -69,7 +70,7 @@ class CheckpointStore {
   [[nodiscard]] virtual Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
                                                                       const std::string& owner) = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) = 0;
-  // Fails as write_store_part.
+  // Fails as write_store_part, whose `proof` is the part's.
   [[nodiscard]] virtual Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) = 0;
 };
 

@@ -1,0 +1,37 @@
+// PartWriter: writes what lies together in memory into a data file, in one pass.
+//
+// Each byte is loaded once: summed while it is copied to where the disk takes it from. So a sum is that of the bytes that the
+// file gets, also if somebody writes the memory meanwhile. The file is written in whole chunks, past the page cache where
+// that is possible, with many in flight, whatever the sizes of the pieces. What lies between them is zero.
+// Does not make the file, nor sync it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/reshape/execute.h"
+#include "checkpoint/store/memory_sums.h"
+
+namespace pawl::checkpoint {
+
+struct DensePiece {
+  const std::byte* memory = nullptr;
+  std::uint64_t offset_bytes = 0;  // in the file
+  std::uint64_t size_bytes = 0;
+};
+
+struct WrittenPieces {
+  std::vector<std::uint32_t> crc32c;  // of each piece
+  std::vector<SummedRange> ranges;    // all that was read; cut at the buckets of `cut`
+};
+
+// Into the file at `path`, which is there at its full size. Pieces are in order of the file, after its `head`, none into
+// another. Of `options`: memory, threads, io_uring, direct, progress, cancel. Fails: `full`, `io`, `cancelled`.
+[[nodiscard]] Result<WrittenPieces> write_dense_pieces(const TargetFile& file, std::span<const DensePiece> pieces,
+                                                       const MemorySums* cut, const ExecuteOptions& options);
+
+}  // namespace pawl::checkpoint
