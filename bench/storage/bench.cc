@@ -1,6 +1,6 @@
 // What a job's checkpoints make of this machine's disk: the way from a pinned slot to a published checkpoint, and back into a
 // slot, as pawld takes it, against raw O_DIRECT of as many bytes; and what it costs trainers that compute meanwhile.
-// make bench-storage ARGS="--size MIB --rounds N --folder PATH" (see run).
+// make bench-storage ARGS="--size MIB --rounds N --trainers 0|1 --folder PATH" (see run).
 //
 // A raw write stands before and after each checkpoint, a raw read before and after each restore; a ratio is formed within its
 // round, against the mean of both. All is on the disk when a clock stops. Files are evicted before they are read, checked with
@@ -26,6 +26,7 @@
 #include "base/text.h"
 #include "job/persist/checkpoint_store.h"
 #include "job/persist/persist_record.h"
+#include "job/persist/slot_part.h"
 #include "memory/scene.h"
 #include "reshape/raw.h"
 #include "trainers.h"
@@ -35,11 +36,11 @@ namespace {
 
 constexpr Seat kSeat{0};
 constexpr Generation kGeneration{1};
-constexpr std::uint32_t kBucketBytes = 256 << 10;  // the scene's
 
 struct Options {
   std::uint64_t bytes = std::uint64_t{2} << 30;
   int rounds = 7;
+  bool trainers = true;
   std::string folder = "build/bench-storage";
 };
 
@@ -72,9 +73,10 @@ class Job {
  public:
   explicit Job(const Options& options)
       : scene_(options.bytes),
-        layout_text_(text_of(scene_.layout())),
+        spec_(scene_.arena().spec()),
         folder_(options.folder + "/checkpoints"),
         store_(file_checkpoint_store()) {
+    spec_.layout = text_of(scene_.layout());
     must(claim_checkpoint_folder(folder_, "bench", "digest", true));
     scene_.capture(*scene_.make_capture(2));
     slot().pin(kGeneration, slot().word().step);
@@ -86,20 +88,24 @@ class Job {
   [[nodiscard]] std::span<std::byte> memory() const { return {scene_.state(), scene_.bytes()}; }
   [[nodiscard]] std::string path() const { return checkpoint_path(folder_, slot().word().step); }
 
-  // As the root and a seat's node do it (job/daemon/persist.cc), without the control between them.
-  Phases persist() {
+  // As the root and a seat's node do it (job/daemon/persist.cc), without the control between them. `one_pass`: the slot is proven by
+  // what is written of it; else before, by a pass of its own.
+  Phases persist(bool one_pass) {
     Phases phases;
     std::unique_ptr<OpenCheckpoint> open;
-    SeatLayout layout;
     PartProgress progress;
     phases["begin the folder"] = timed([&] { open = must(store_->begin(path(), ++attempt_, "")); });
-    phases["prove the slot"] = timed([&] { must(slot().verify()); });
+    if (!one_pass) phases["prove the slot"] = timed([&] { must(slot().verify()); });
     phases["write the part"] = timed([&] {
-      layout = must(parse_layout(layout_text_));
-      const std::string info = to_json(SeatInfo{slot().samples(), kBucketBytes});
-      const auto pieces = share_of(layout, kSeat, slot().payload(), layout_text_, info);
-      const std::string beside = text_of(beside_of(layout, kSeat, slot().payload()));
-      must(store_->write(open->folder(), {kSeat, pieces, beside, values_in(layout, slot().payload())}, progress));
+      if (one_pass) {
+        must(write_slot_part(*store_, open->folder(), kSeat, slot(), spec_, progress));
+      } else {
+        const SeatLayout layout = must(parse_layout(spec_.layout));
+        const std::string info = to_json(SeatInfo{slot().samples(), spec_.bucket_bytes});
+        const auto pieces = share_of(layout, kSeat, slot().payload(), spec_.layout, info);
+        const std::string beside = text_of(beside_of(layout, kSeat, slot().payload()));
+        must(store_->write(open->folder(), {kSeat, pieces, beside, values_in(layout, slot().payload())}, progress));
+      }
       if (!slot().pinned(slot().word())) give_up("the slot is not pinned any more");
     });
     phases["publish"] = timed([&] { must(open->publish(1)); });
@@ -134,7 +140,7 @@ class Job {
 
  private:
   Scene scene_;
-  std::string layout_text_;
+  ArenaSpec spec_;
   std::string folder_;
   std::unique_ptr<CheckpointStore> store_;
   std::uint64_t attempt_ = 0;
@@ -221,10 +227,14 @@ void measure(const Options& options) {
   const auto bytes = static_cast<double>(job.bytes());
   std::printf("%.2f GB in %zu tensors; %u cores; kernel %s; load %s before\n", bytes * 1e-9, job.tensors(),
               std::thread::hardware_concurrency(), memory_kernel().name, load().c_str());
-  Row written{"checkpoint, durable"}, read{"restore, cold"};
+  Row written{"checkpoint, durable: proven, then written"}, in_one_pass{"checkpoint, durable: proven as it is written"},
+      read{"restore, cold"};
   for (int round = -1; round < options.rounds; ++round) {  // the first warms up
     const Sample write_before = raw_write(job, raw);
-    const Phases persisted = job.persist();
+    const Phases persisted = job.persist(false);
+    job.remove();
+    const Sample write_between = raw_write(job, raw);
+    const Phases persisted_in_one = job.persist(true);
     const Sample write_after = raw_write(job, raw);
     const Sample read_before = raw_read(job, raw);
     job.evict_checkpoint();
@@ -233,20 +243,26 @@ void measure(const Options& options) {
     const Sample read_after = raw_read(job, raw);
     job.remove();
     if (round < 0) continue;
-    written.add(persisted, mean(write_before, write_after));
+    written.add(persisted, mean(write_before, write_between));
+    in_one_pass.add(persisted_in_one, mean(write_between, write_after));
     read.add(restored, mean(read_before, read_after));
   }
   std::printf("load %s after; medians of %d rounds (least .. greatest)\n\n", load().c_str(), options.rounds);
   std::printf("| | GB/s | of raw | core-seconds per GB |\n|---|---|---|---|\n");
   print(written, bytes);
+  print(in_one_pass, bytes);
   print(read, bytes);
 
+  if (!options.trainers) {
+    std::filesystem::remove_all(options.folder);
+    return;
+  }
   std::vector<double> of_alone, of_alone_raw, seconds;
   const Trainers trainers(std::max(1u, std::thread::hardware_concurrency()));
   for (int round = -1; round < options.rounds; ++round) {
     const double alone = trainers.rate_during([] { ::usleep(1'000'000); });
     const double begun = seconds_now();
-    const double during = trainers.rate_during([&] { (void)job.persist(); });
+    const double during = trainers.rate_during([&] { (void)job.persist(true); });
     const double took = seconds_now() - begun;
     job.remove();
     const double during_raw = trainers.rate_during([&] { (void)raw_write(job, raw); });
@@ -274,6 +290,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.bytes = number << 20;
     else if (name == "--rounds" && number > 0)
       options.rounds = static_cast<int>(number);
+    else if (name == "--trainers" && number < 2)
+      options.trainers = number == 1;
     else
       return false;
   }
@@ -286,7 +304,7 @@ bool parse(int argc, char** argv, Options& options) {
 int main(int argc, char** argv) {
   pawl::job::bench::Options options;
   if (!pawl::job::bench::parse(argc, argv, options)) {
-    std::fprintf(stderr, "storage_bench [--size MIB] [--rounds N] [--folder PATH]\n");
+    std::fprintf(stderr, "storage_bench [--size MIB] [--rounds N] [--trainers 0|1] [--folder PATH]\n");
     return 2;
   }
   pawl::job::bench::measure(options);
