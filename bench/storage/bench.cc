@@ -285,7 +285,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.folder = value;
       continue;
     }
-    if (std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size()) return false;
+    if (std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
+      return false;
     if (name == "--size" && number > 0)
       options.bytes = number << 20;
     else if (name == "--rounds" && number > 0)

@@ -49,7 +49,8 @@ Status prove(const MemorySums& sums, std::vector<SummedRange> known) {
     }
     read_until(end);
     if (crc != sums.crc32c[i])
-      return Error{Code::corrupt, text("bucket ", i, " of the memory: its checksum differs from that which it was sealed with")};
+      return Error{Code::corrupt,
+                   text("bucket ", i, " of the memory: its checksum differs from that which it was sealed with")};
   }
   return {};
 }

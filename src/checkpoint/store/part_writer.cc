@@ -135,9 +135,8 @@ class Worker {
       at = end;
     }
     bool any = at > chunk.begin;
-    const auto first = std::ranges::partition_point(job_.pieces, [&](const DensePiece& one) {
-      return one.offset_bytes + one.size_bytes <= chunk.begin;
-    });
+    const auto first = std::ranges::partition_point(
+        job_.pieces, [&](const DensePiece& one) { return one.offset_bytes + one.size_bytes <= chunk.begin; });
     for (auto piece = first; piece != job_.pieces.end() && piece->offset_bytes < chunk.end; ++piece) {
       zero_until(piece->offset_bytes);
       const std::uint64_t end = std::min(chunk.end, piece->offset_bytes + piece->size_bytes);
@@ -252,7 +251,8 @@ Result<WrittenPieces> write_dense_pieces(const TargetFile& file, std::span<const
   PAWL_ASSIGN(std::shared_ptr<OpenFile> open, OpenFile::open(file.path, true, options.direct));
   Job job{file, pieces, cut, options, std::move(open)};
   std::uint64_t count = options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
-  count = std::clamp<std::uint64_t>(std::min(count, job.chunk_count()), 1, options.memory_bytes / (2 * kChunkBytes) + 1);
+  count =
+      std::clamp<std::uint64_t>(std::min(count, job.chunk_count()), 1, options.memory_bytes / (2 * kChunkBytes) + 1);
   const auto work = [&] {
     Worker worker(job);
     if (Status done = worker.run(options.memory_bytes / count); !done) job.fail(std::move(done).error());

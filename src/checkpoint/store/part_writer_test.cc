@@ -129,7 +129,8 @@ TEST(MemorySums, TellEachFlippedByteThoughRangesAreKnown) {
     const Status damaged = prove(sums, known);
     ASSERT_FALSE(damaged);
     EXPECT_EQ(damaged.error().code, Code::corrupt);
-    EXPECT_NE(damaged.error().what.find(text("bucket ", flipped / kBucket, " ")), std::string::npos) << damaged.error().what;
+    EXPECT_NE(damaged.error().what.find(text("bucket ", flipped / kBucket, " ")), std::string::npos)
+        << damaged.error().what;
     memory[flipped] ^= std::byte{1};
     for (SummedRange& range : known)
       if (range.memory != other.data()) range.crc32c = crc32c({range.memory, range.size_bytes});
