@@ -491,7 +491,9 @@ void Storage::check_end() {
   if (!is_on() || is_lost || (health == StorageHealth::hanging && hung_until_ > cluster_.end_began)) return;
   const bool gave_up = health == StorageHealth::slow && cluster_.options.is_stopped &&
                        cluster_.state()->verdict.find("within") != std::string::npos;
-  if (newest_.value < cluster_.greatest_committed() && !gave_up)
+  // A flipped bit, and then a death.
+  const bool was_flipped = cluster_.options.is_stopped && flipped_.contains(cluster_.greatest_committed());
+  if (newest_.value < cluster_.greatest_committed() && !gave_up && !was_flipped)
     cluster_.violate(text("the job has ended with step ", cluster_.greatest_committed(), ", and only ", newest_,
                           " is stored: ", describe()));
 }

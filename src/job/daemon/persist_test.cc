@@ -45,6 +45,7 @@ class FakeStore : public CheckpointStore {
   }
   Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) override {
     if (!write_fails.empty()) return Error{Code::full, write_fails};
+    if (part.proof != nullptr) PAWL_TRY(checkpoint::prove(*part.proof));
     progress.bytes += 100;
     for (const auto& piece : part.pieces)
       if (piece.name == "wte" && volume(piece.box) > 0) parts[folder][part.seat] = static_cast<int>(*piece.memory);

@@ -1,7 +1,7 @@
 #include "job/daemon/slot_writer.h"
 
 #include "base/text.h"
-#include "job/persist/seat_share.h"
+#include "job/persist/slot_part.h"
 
 namespace pawl::job {
 
@@ -15,12 +15,7 @@ bool is_still(const SlotToWrite& what) {
 Status write_slot(CheckpointStore& store, const std::string& folder, const SlotToWrite& what, PartProgress& progress) {
   const Slot slot = what.arena->arena.slot(what.slot);
   const ArenaSpec& spec = what.arena->arena.spec();
-  PAWL_TRY(slot.verify());
-  PAWL_ASSIGN(const SeatLayout layout, parse_layout(spec.layout));
-  const std::string info = to_json(SeatInfo{slot.samples(), spec.bucket_bytes});
-  const auto pieces = share_of(layout, what.seat, slot.payload(), spec.layout, info);
-  const std::string beside = text_of(beside_of(layout, what.seat, slot.payload()));
-  PAWL_TRY(store.write(folder, {what.seat, pieces, beside, values_in(layout, slot.payload())}, progress));
+  PAWL_TRY(write_slot_part(store, folder, what.seat, slot, spec, progress));
   if (!is_still(what))
     return Error{Code::stale, text("step ", what.word.step.value, " was written while it was copied")};
   return {};
