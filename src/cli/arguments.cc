@@ -145,6 +145,12 @@ void add_run(CLI::App& app, Everything& all) {
   run->add_option("--grace", o.grace,
                   "when the job is told to stop (Ctrl-C, SIGTERM): how long it may write its newest step to "
                   "--checkpoint's folder before all ends. Default: 60s");
+  run->add_option(both("--keep-last"), o.keep_last,
+                  "keep only the newest K checkpoints that are sound, and remove older ones. Default: all are kept")
+      ->check(whole_number);
+  run->add_option(both("--keep-every"), o.keep_every,
+                  "with --keep-last: also keep each checkpoint whose step is a multiple of E")
+      ->check(whole_number);
   run->add_option(
       "--resume", o.resume,
       "begin with a checkpoint that such a job wrote: its folder (DIR/step-500), or auto: the newest sound one in "

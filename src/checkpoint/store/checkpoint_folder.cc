@@ -1,20 +1,26 @@
 #include "checkpoint/store/checkpoint_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
 #include "checkpoint/formats/native/store_view.h"
 #include "checkpoint/output/partial_output.h"
+#include "env/fd.h"
 #include "env/files.h"
 
 namespace pawl::checkpoint {
 namespace {
 
 constexpr std::string_view kNamePrefix = "step-";
+constexpr std::string_view kRemovedSuffix = ".pawl-removed";  // what has lost its name and is being deleted
 
 std::int64_t written_at(const std::string& path) {
   struct stat found {};
@@ -48,6 +54,39 @@ std::optional<ListedCheckpoint> named(const std::string& folder, std::string nam
   return one;
 }
 
+Error refused(const std::string& path, int errno_value) {
+  Error error = system_error(text("remove ", path), errno_value);
+  if (errno_value == ENOENT) error.code = Code::not_found;
+  return error;
+}
+
+// Whoever removes a folder holds it until all is deleted; not all file systems can.
+Result<Fd> hold(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid()) return refused(path, errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return Error{Code::stale, text(path, " is being replaced or removed by another process")};
+  return fd;
+}
+
+Status delete_removed(const std::string& removed) {
+  if (!path_exists(removed)) return {};
+  const Result<Fd> held = hold(removed);
+  if (!held && held.error().code == Code::stale) return {};  // by another one, which goes on with it
+  return remove_tree(parent_path(removed), removed);
+}
+
+Status check_removable(const std::string& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0)
+    return refused(path, errno);
+  if (!S_ISDIR(found.st_mode) || !parse_checkpoint_name(last_name(path)) ||
+      !path_exists(join_path(path, kStoreMarkerName)))
+    return Error{Code::invalid, text(path, " is no checkpoint that a job wrote: it is left as it is")};
+  if (::access(path.c_str(), W_OK | X_OK) != 0) return refused(path, errno);  // else it would only lose its name
+  return {};
+}
+
 }  // namespace
 
 std::string checkpoint_name(std::uint64_t step) {
@@ -75,6 +114,50 @@ Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& path) 
   for (ListedCheckpoint& one : found) look_into(one);
   std::ranges::stable_sort(found, {}, [](const ListedCheckpoint& one) { return std::pair(one.step, !one.finished); });
   return found;
+}
+
+std::vector<std::uint64_t> sound_steps(std::span<const ListedCheckpoint> listed) {
+  std::vector<std::uint64_t> steps;
+  for (const ListedCheckpoint& one : listed)
+    if (one.finished && one.damage.empty()) steps.push_back(one.step);
+  std::ranges::sort(steps);
+  return steps;
+}
+
+std::vector<std::uint64_t> to_remove(std::vector<std::uint64_t> sound, Retention retention) {
+  if (retention.keep_last == 0 || sound.size() <= retention.keep_last) return {};
+  std::ranges::sort(sound);
+  sound.resize(sound.size() - retention.keep_last);
+  if (retention.keep_every != 0)
+    std::erase_if(sound, [&](std::uint64_t step) { return step % retention.keep_every == 0; });
+  return sound;
+}
+
+Status remove_checkpoint(const std::string& given) {
+  const std::string folder = parent_path(given);
+  const std::string path = join_path(folder, last_name(given));
+  PAWL_TRY(check_removable(path));
+  const std::string removed = text(path, kRemovedSuffix);
+  PAWL_TRY(delete_removed(removed));  // of the last one of that step, which was killed
+  PAWL_ASSIGN(const Fd held, hold(path));
+  if (::rename(path.c_str(), removed.c_str()) != 0) return refused(path, errno);
+  // Before anything of it is deleted: else a crash may bring the name back, and not all that was behind it.
+  if (Status synced = real_files().sync_directory(folder); !synced) {
+    (void)::rename(removed.c_str(), path.c_str());
+    return synced;
+  }
+  return remove_tree(folder, removed);
+}
+
+Status finish_removals(const std::string& folder) {
+  PAWL_ASSIGN(const std::vector<std::string> names, real_files().list(folder));
+  Status first;
+  for (const std::string& name : names) {
+    if (!name.ends_with(kRemovedSuffix)) continue;
+    if (!parse_checkpoint_name(std::string_view(name).substr(0, name.size() - kRemovedSuffix.size()))) continue;
+    if (Status deleted = delete_removed(join_path(folder, name)); !deleted && first) first = std::move(deleted);
+  }
+  return first;
 }
 
 }  // namespace pawl::checkpoint

@@ -2,10 +2,13 @@
 //
 // What is only being written, or was left by a save that did not end, is told apart; what is nothing of the kind is not
 // mentioned. A checkpoint that is damaged never keeps the others from being listed. Reads manifests and sizes, no tensors' bytes.
+// One that is removed loses its name first, in one step: at step-500 is all of it or nothing, at any instant and after any
+// crash. What a removal that was killed has left is no checkpoint any more, and the next one deletes it.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,5 +31,19 @@ struct ListedCheckpoint {
 };
 // By step, unfinished ones of a step behind the finished one. `path` may also be one of these itself. Fails: `not_found`, `io`.
 [[nodiscard]] Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& path);
+[[nodiscard]] std::vector<std::uint64_t> sound_steps(std::span<const ListedCheckpoint> listed);  // ascending
+
+struct Retention {
+  std::uint64_t keep_last = 0;   // the newest sound ones; 0: all. More: older steps to go back to, more disk
+  std::uint64_t keep_every = 0;  // also every sound step that is a multiple of it; 0: none
+};
+// The steps that retention gives up, ascending, of sound ones in any order. The newest is never among them. Pure.
+[[nodiscard]] std::vector<std::uint64_t> to_remove(std::vector<std::uint64_t> sound, Retention retention);
+
+// Fails: `not_found`; `invalid` if it is no checkpoint of this store by name and content, or a link; `stale` if somebody else
+// replaces or removes it; `io`, also where it may not be removed: then it stays as it is, unless its name is gone already.
+[[nodiscard]] Status remove_checkpoint(const std::string& path);
+// Deletes what removals in that folder have left that were killed. Fails: `not_found`, `io`, after having tried all.
+[[nodiscard]] Status finish_removals(const std::string& folder);
 
 }  // namespace pawl::checkpoint

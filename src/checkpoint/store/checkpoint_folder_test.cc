@@ -1,10 +1,14 @@
 #include "checkpoint/store/checkpoint_folder.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <filesystem>
 
 #include "checkpoint/store/store_test_kit.h"
+#include "env/fd.h"
+#include "env/files.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -77,6 +81,103 @@ TEST_F(CheckpointFolderTest, OneByItsOwnPathIsListedAlone) {
   ASSERT_TRUE(found);
   ASSERT_EQ(found->size(), 1u);
   EXPECT_EQ(found->front().step, 20u);
+}
+
+// --- Retention
+
+using Steps = std::vector<std::uint64_t>;
+
+TEST(Retention, KeepsAllUnlessToldHowMany) {
+  EXPECT_EQ(to_remove({1, 2, 3}, {}), Steps{});
+  EXPECT_EQ(to_remove({1, 2, 3}, {.keep_last = 0, .keep_every = 2}), Steps{});
+  EXPECT_EQ(to_remove({}, {.keep_last = 1, .keep_every = 0}), Steps{});
+}
+
+TEST(Retention, KeepsTheNewestInWhateverOrderTheyCome) {
+  EXPECT_EQ(to_remove({300, 100, 400, 200}, {.keep_last = 2, .keep_every = 0}), (Steps{100, 200}));
+  EXPECT_EQ(to_remove({7}, {.keep_last = 1, .keep_every = 0}), Steps{});
+  EXPECT_EQ(to_remove({7, 8}, {.keep_last = 3, .keep_every = 0}), Steps{});
+}
+
+TEST(Retention, KeepsMultiplesToo) {
+  EXPECT_EQ(to_remove({0, 50, 100, 150, 200, 250}, {.keep_last = 1, .keep_every = 100}), (Steps{50, 150}));
+}
+
+TEST(Retention, CountsOnlyWhatIsSound) {
+  std::vector<ListedCheckpoint> listed(4);
+  for (std::uint64_t i = 0; i < listed.size(); ++i) listed[i].step = 4 - i, listed[i].finished = true;
+  listed[0].damage = "cut short";
+  listed[2].finished = false;
+  EXPECT_EQ(sound_steps(listed), (Steps{1, 3}));
+  EXPECT_EQ(to_remove(sound_steps(listed), {.keep_last = 1, .keep_every = 0}), Steps{1});
+}
+
+// --- Removal
+
+TEST_F(CheckpointFolderTest, OneIsRemovedAndNothingElse) {
+  const std::string gone = save(10);
+  save(20);
+  EXPECT_TRUE(remove_checkpoint(gone + "/"));
+  const auto names = real_files().list(directory_.path());
+  ASSERT_TRUE(names);
+  EXPECT_EQ(*names, std::vector<std::string>{"step-20"});
+  EXPECT_EQ(remove_checkpoint(gone).error().code, Code::not_found);
+}
+
+TEST_F(CheckpointFolderTest, ADamagedOneCanBeRemoved) {
+  const std::string path = save(10);
+  std::filesystem::resize_file(join_path(path, kStoreManifestName), 10);
+  EXPECT_TRUE(remove_checkpoint(path));
+  EXPECT_FALSE(path_exists(path));
+}
+
+TEST_F(CheckpointFolderTest, WhatIsNoCheckpointOfOursIsNotRemoved) {
+  const std::string kept = save(10);
+  const std::string named = directory_.path("best");
+  std::filesystem::copy(kept, named);
+  const std::string link = directory_.path("step-20");
+  std::filesystem::create_directory_symlink(kept, link);
+  const std::string other = directory_.path("step-30");
+  std::filesystem::create_directories(join_path(other, "notes"));
+  for (const std::string& path : {named, link, other}) {
+    EXPECT_EQ(remove_checkpoint(path).error().code, Code::invalid) << path;
+    EXPECT_TRUE(path_exists(path)) << path;
+  }
+  EXPECT_TRUE(path_exists(join_path(kept, kStoreMarkerName)));
+}
+
+// As a removal leaves it that is killed while it deletes.
+TEST_F(CheckpointFolderTest, TheNextRemovalDeletesWhatAKilledOneLeft) {
+  const std::string left = save(10) + ".pawl-removed";
+  const std::string other = save(20) + ".pawl-removed";
+  const std::string foreign = directory_.path("mine.pawl-removed");
+  for (const std::string& path : {left, other, foreign}) {
+    std::filesystem::create_directories(path);
+    std::filesystem::copy(directory_.path("step-10"), path, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::remove(join_path(path, kStoreManifestName));
+  }
+  EXPECT_EQ(listed().size(), 2u) << "it is no checkpoint";
+  EXPECT_TRUE(remove_checkpoint(directory_.path("step-10")));
+  EXPECT_FALSE(path_exists(left)) << "the step that is removed again";
+  EXPECT_TRUE(path_exists(other));
+  EXPECT_TRUE(finish_removals(directory_.path()));
+  EXPECT_FALSE(path_exists(other));
+  EXPECT_TRUE(path_exists(foreign));
+  EXPECT_TRUE(path_exists(directory_.path("step-20")));
+  EXPECT_EQ(finish_removals(directory_.path("nothing")).error().code, Code::not_found);
+}
+
+TEST_F(CheckpointFolderTest, WhatSomebodyElseRemovesIsLeftToThem) {
+  const std::string path = save(10);
+  const std::string left = directory_.path("step-20.pawl-removed");
+  std::filesystem::create_directories(left);
+  const Fd held(::open(path.c_str(), O_RDONLY | O_DIRECTORY)), deleted(::open(left.c_str(), O_RDONLY | O_DIRECTORY));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  ASSERT_EQ(::flock(deleted.get(), LOCK_EX), 0);
+  EXPECT_EQ(remove_checkpoint(path).error().code, Code::stale);
+  EXPECT_TRUE(finish_removals(directory_.path()));
+  EXPECT_TRUE(path_exists(path));
+  EXPECT_TRUE(path_exists(left));
 }
 
 }  // namespace

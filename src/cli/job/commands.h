@@ -38,6 +38,8 @@ struct RunOptions {
   std::string resume;                          // a checkpoint's folder, or "auto"; empty: the job begins anew
   std::string every;                           // a number of steps, or a time; empty: 10m
   std::string grace;                           // a time; empty: 60s
+  std::optional<std::uint64_t> keep_last;      // checkpoints; default: all
+  std::optional<std::uint64_t> keep_every;     // steps; default: none beyond those
   std::uint64_t deadline_ms = 3000;
   std::uint64_t hang_ms = 20000;
   std::uint64_t start_timeout_s = 600;

@@ -203,10 +203,25 @@ Status name_resume(const RunOptions& options, JobSpec& spec) {
   return {};
 }
 
+// Which of them stay.
+Status name_retention(const RunOptions& options, JobSpec& spec) {
+  if (options.checkpoint.empty() && (options.keep_last || options.keep_every))
+    return usage(text(options.keep_last ? "--keep-last" : "--keep-every",
+                      ": also name the folder of the checkpoints with --checkpoint DIR"));
+  if (options.keep_every && !options.keep_last)
+    return usage("--keep-every: also say with --keep-last K how many of the newest are kept");
+  if (options.keep_last == 0u) return usage("--keep-last 0: at least 1, the newest, has to stay");
+  if (options.keep_every == 0u) return usage("--keep-every 0: expected a number of steps, such as 5000");
+  spec.checkpoints.keep_last = options.keep_last.value_or(0);
+  spec.checkpoints.keep_every = options.keep_every.value_or(0);
+  return {};
+}
+
 // What is written where, how often, and for how long at the end.
 Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   JobSpec& spec = plan.spec;
   PAWL_TRY(name_resume(options, spec));
+  PAWL_TRY(name_retention(options, spec));
   if (options.checkpoint.empty()) {
     for (const auto& [flag, value] : {std::pair("--every", &options.every), std::pair("--grace", &options.grace)})
       if (!value->empty()) return usage(text(flag, ": also name the folder of the checkpoints with --checkpoint DIR"));

@@ -459,6 +459,7 @@ void Pawld::drive_parts() {
   parts_->mover.drive();
   parts_->persist.drive();
   parts_->last_checkpoint.drive();
+  parts_->retention.drive();
   parts_->job_end.consider_stop();
   parts_->job_end.consider_finish();
   parts_->drains.consider();

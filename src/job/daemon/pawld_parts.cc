@@ -138,6 +138,8 @@ Pawld::Parts::Parts(Pawld& pawld)
                              return is_it ? persist.path_of(step) : std::string();
                            },
                        .leave = [&pawld](int code) { pawld.end_job(code); }}),
+      retention(pawld.context_, events, pawld.lines_.checkpoints.get(),
+                [this]() -> const PersistRecord& { return persist.record(); }),
       progress(pawld.context_,
                {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
                 .own_report = [this](Progress known) { return pages.report(known); },
@@ -220,7 +222,7 @@ Pawld::Parts::Parts(Pawld& pawld)
                      watch.on_fault(trainer, pawld.context_.mirror.generation(),
                                     text("the last step's copy was given up: step ", trainer.last_steps.commit_first));
                    },
-               .may_end = [this] { return persist.may_end(); }}),
+               .may_end = [this] { return persist.may_end() && retention.may_end(); }}),
       drains(pawld.context_, trainers, mover, events,
              {.progress = [this] { return progress.progress(); },
               .spares = {.probe = [this](std::span<const NodeRecord> spares) { return drain_probes.ask(spares, {}); },

@@ -21,6 +21,7 @@
 #include "job/daemon/rendezvous_server.h"
 #include "job/daemon/report_collector.h"
 #include "job/daemon/report_sender.h"
+#include "job/daemon/retention.h"
 #include "job/daemon/seat_arenas.h"
 #include "job/daemon/seats.h"
 #include "job/daemon/spare_memory.h"
@@ -51,6 +52,7 @@ struct Pawld::Parts {
   TrainerWatch watch;
   Persist persist;
   LastCheckpoint last_checkpoint;
+  CheckpointRetention retention;
   ProgressTree progress;
   PaceWatch paces;
   PathsWatch paths;

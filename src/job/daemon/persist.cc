@@ -9,9 +9,10 @@
 #include "base/contains.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "job/recovery/decide.h"
 #include "env/files.h"
+#include "job/daemon/retention.h"
 #include "job/daemon/slot_writer.h"
+#include "job/recovery/decide.h"
 
 namespace pawl::job {
 namespace {
@@ -427,7 +428,8 @@ void Persist::publish() {
           if (!*published && !in_time) return;
           if (!*published) return give_up({PersistMove::Kind::give_up, Step(0), published->error().what, false});
           if (in_time) drop_open();
-          root_.pending = after_publish(of, static_cast<std::uint64_t>(context_.clock->wall() / 1ms));
+          root_.pending = after_retention(after_publish(of, static_cast<std::uint64_t>(context_.clock->wall() / 1ms)),
+                                          retention_of(context_.mirror.spec().checkpoints));
           tell_published(of);
           drive();
         });

@@ -54,6 +54,11 @@ class FakeStore : public CheckpointStore {
     return {};
   }
   Result<std::unique_ptr<StoredCheckpoint>> open(const std::string&) override { return Error{Code::not_found, ""}; }
+  Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string&) override {
+    return std::vector<checkpoint::ListedCheckpoint>();
+  }
+  Status remove(const std::string&, Step, const std::string&) override { return {}; }
+  Status finish_removals(const std::string&, const std::string&) override { return {}; }
 
   std::string begin_fails, write_fails, publish_fails;
   std::function<void()> while_written;
@@ -474,6 +479,20 @@ TEST_F(Persisting, TheJobMayEndOnlyWhenItsLastStepIsWritten) {
   settle();
   EXPECT_EQ(record().published, Step(7));
   EXPECT_TRUE(root.persist.may_end());
+}
+
+TEST_F(Persisting, WhatIsNotKeptIsForgottenWithTheSwapThatPublishes) {
+  JobSpec spec = root.node.context.mirror.spec();
+  spec.checkpoints.keep_last = 2;
+  spec.checkpoints.keep_every = 20;
+  for (OneNode* one : {&root, &other}) one->node.context.mirror.set_spec(spec);
+  for (std::uint64_t i = 1; i <= 5; ++i) {
+    capture(static_cast<std::uint32_t>(i % 3), 10 * i);
+    commit_and_go_on(10 * i);
+  }
+  EXPECT_EQ(record().published, Step(50));
+  EXPECT_EQ(record().older, (std::vector<Step>{Step(40), Step(20)}));
+  EXPECT_EQ(root.persist.stored(), (std::vector<Step>{Step(50), Step(40), Step(20)}));
 }
 
 TEST_F(Persisting, WhatMayBeGoneOnFromIsTheNewestFirst) {

@@ -75,6 +75,8 @@ void fields(Io& io, Record& r) {
   io.unless_default("resume_path", r.checkpoints.resume_path),
       io.unless_default("resume_step", r.checkpoints.resume_step);
   io.unless_default("resume_older", r.checkpoints.resume_older);
+  io.unless_default("checkpoint_keep_last", r.checkpoints.keep_last);
+  io.unless_default("checkpoint_keep_every", r.checkpoints.keep_every);
 }
 template <class Io, Is<NodeRecord> Record>
 void fields(Io& io, Record& r) {

@@ -362,6 +362,8 @@ TEST(JobState, WithoutFailureDomainsNothingIsWrittenOfThem) {
   spec.checkpoints.resume_path = "/ckpt/step-40";
   spec.checkpoints.resume_step = Step(40);
   spec.checkpoints.resume_older = {Step(30), Step(20)};
+  spec.checkpoints.keep_last = 2;
+  spec.checkpoints.keep_every = 1000;
   EXPECT_EQ(*parse_job_spec(to_json(spec)), spec);
   NodeRecord record = full_record();
   EXPECT_EQ(to_json(record).find("domain"), std::string::npos);

@@ -20,6 +20,7 @@
 #include "checkpoint/output/partial_output.h"
 #include "checkpoint/store/checkpoint_folder.h"
 #include "env/files.h"
+#include "job/persist/persist_record.h"
 
 namespace pawl::job {
 namespace {
@@ -86,6 +87,13 @@ Status check_owner(const std::string& folder, const std::string& owner) {
   if (owner.empty() || !claim || *claim == owner) return {};
   return Error{Code::invalid, text(folder, " belongs to job ", string_in(json::parse(*claim, nullptr, false), "job"),
                                    " now, which goes on from its checkpoints: this one writes none there any more")};
+}
+
+// What is removed must be this job's without a doubt.
+Status check_claimed(const std::string& folder, const std::string& owner) {
+  if (!path_exists(join_path(folder, kClaimName)))
+    return Error{Code::invalid, text(folder, " holds no ", kClaimName, " that says that it is this job's")};
+  return check_owner(folder, owner);
 }
 
 class FileCheckpoint : public OpenCheckpoint {
@@ -174,6 +182,21 @@ class FileCheckpointStore : public CheckpointStore {
     if (!part.values.empty()) PAWL_TRY(write_file_atomically(values_path(folder, part.seat), part.values));
     PAWL_TRY(write_file_atomically(beside_path(folder, part.seat), part.beside));
     return write_file_atomically(share_path(folder, part.seat), share);
+  }
+
+  Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder) override {
+    be_nice();
+    return checkpoint::list_checkpoints(folder);
+  }
+  Status remove(const std::string& folder, Step step, const std::string& owner) override {
+    be_nice();
+    PAWL_TRY(check_claimed(folder, owner));
+    return checkpoint::remove_checkpoint(checkpoint_path(folder, step));
+  }
+  Status finish_removals(const std::string& folder, const std::string& owner) override {
+    be_nice();
+    PAWL_TRY(check_claimed(folder, owner));
+    return checkpoint::finish_removals(folder);
   }
 };
 

@@ -11,9 +11,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "checkpoint/store/checkpoint_folder.h"
 #include "checkpoint/store/store_folder.h"
 #include "job/layout/seat_layout.h"
 #include "job/persist/seat_share.h"
@@ -72,6 +74,11 @@ class CheckpointStore {
   [[nodiscard]] virtual Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) = 0;
   // Fails as write_store_part, whose `proof` is the part's.
   [[nodiscard]] virtual Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) = 0;
+  // --- In the folder of a job's checkpoints. Those that change something fail with `invalid` unless `owner` has claimed it.
+  [[nodiscard]] virtual Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder) = 0;
+  [[nodiscard]] virtual Status remove(const std::string& folder, Step step, const std::string& owner) = 0;
+  // Deletes what removals have left that were killed.
+  [[nodiscard]] virtual Status finish_removals(const std::string& folder, const std::string& owner) = 0;
 };
 
 // Of a folder of the store. Fails: `not_found`, `corrupt`, `io`.

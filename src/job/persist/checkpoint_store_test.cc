@@ -205,6 +205,26 @@ TEST_F(CheckpointStoreTest, AFolderThatAnotherJobHasClaimedGetsNothingMore) {
   EXPECT_FALSE(store->begin(directory.path("step-9"), 1, owner));
 }
 
+TEST_F(CheckpointStoreTest, OnlyTheJobWhoseFolderItIsRemovesCheckpoints) {
+  owner = claim_text("a", "1");
+  const std::string folder = directory.path();
+  const std::string left = path() + ".pawl-removed";
+  publish();
+  std::filesystem::create_directory(left);
+  EXPECT_EQ(store->remove(folder, Step(7), owner).error().code, Code::invalid) << "nobody has claimed it";
+  ASSERT_TRUE(claim_checkpoint_folder(folder, "b", "1", true));
+  EXPECT_EQ(store->remove(folder, Step(7), owner).error().code, Code::invalid);
+  EXPECT_EQ(store->finish_removals(folder, owner).error().code, Code::invalid);
+  EXPECT_TRUE(path_exists(path()));
+  EXPECT_TRUE(path_exists(left));
+  ASSERT_TRUE(claim_checkpoint_folder(folder, "a", "1", true));
+  EXPECT_TRUE(store->finish_removals(folder, owner));
+  EXPECT_FALSE(path_exists(left));
+  ASSERT_EQ(store->list(folder)->size(), 1u);
+  EXPECT_TRUE(store->remove(folder, Step(7), owner));
+  EXPECT_EQ(store->list(folder)->size(), 0u);
+}
+
 TEST_F(CheckpointStoreTest, ADamagedByteIsNeverReturned) {
   publish();
   const auto manifest = checkpoint::read_store_manifest(path());
