@@ -207,6 +207,7 @@ ClusterOptions storing(ClusterOptions options, StorageHealth health, bool may_go
   options.may_go_back = may_go_back;
   options.storage.health = health;
   options.storage.every_steps = 10;
+  options.storage.keep_last = 2;
   return options;
 }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cluster.h"
+#include "env/files.h"
 #include "job/persist/seat_share.h"
 #include "tensor/element_type.h"
 
@@ -67,6 +68,8 @@ StorageOptions draw_storage(std::uint64_t seed) {
   else
     options.every_ms = 100 + random() % 2000;
   options.spoiled_after = Duration(static_cast<std::int64_t>(random() % 10'000'000'000));
+  if (random() % 2 == 0) options.keep_last = 1 + random() % 3;
+  if (options.keep_last > 0 && random() % 2 == 0) options.keep_every = 50;
   return options;
 }
 
@@ -206,6 +209,13 @@ class StorageClient final : public job::CheckpointStore {
   Status write(const std::string& folder, const job::SeatPart& part, job::PartProgress& progress) override {
     return storage_.write(folder, part, progress);
   }
+  Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder) override {
+    return storage_.list(folder);
+  }
+  Status remove(const std::string& folder, Step step, const std::string&) override {
+    return storage_.remove(folder, step);
+  }
+  Status finish_removals(const std::string&, const std::string&) override { return {}; }
 
  private:
   Storage& storage_;
@@ -341,6 +351,33 @@ Status Storage::publish(const std::string& folder, std::uint32_t seat_count) {
 // On a task of its own, or with a process that ends.
 void Storage::remove(const std::string& folder) {
   folders_[folder].is_gone = true;
+}
+
+Result<std::vector<checkpoint::ListedCheckpoint>> Storage::list(const std::string& folder) {
+  PAWL_TRY(enter(drawn()));
+  std::vector<checkpoint::ListedCheckpoint> listed;
+  for (const auto& [path, parts] : published_) {
+    const auto step = checkpoint::parse_checkpoint_name(last_name(path));
+    if (parent_path(path) != folder || !step) continue;
+    checkpoint::ListedCheckpoint& one = listed.emplace_back();
+    one.step = *step;
+    one.path = path;
+    one.finished = true;
+  }
+  return listed;
+}
+
+// What is removed, nobody who follows the record may go back to.
+Status Storage::remove(const std::string& folder, Step step) {
+  const Call call = drawn();
+  PAWL_TRY(enter(call));
+  if (record_.published == step || contains(record_.older, step))
+    cluster_.violate(text("step ", step, " is removed from storage, and the record names it: published ",
+                          record_.published));
+  if (published_.erase(job::checkpoint_path(folder, step)) == 0)
+    return Error{Code::not_found, text("step ", step, " is not there")};
+  ++removals_;
+  return call.fails ? Status(failed(random_())) : Status();
 }
 
 Result<std::unique_ptr<job::StoredCheckpoint>> Storage::open(const std::string& path) {
@@ -500,7 +537,7 @@ void Storage::check_end() {
 
 std::string Storage::describe() const {
   if (!is_on()) return "none";
-  return text(name_of(cluster_.options.storage.health), ", ", publications_, " published, attempt ", record_.attempt,
+  return text(name_of(cluster_.options.storage.health), ", ", publications_, " published, ", removals_, " removed, attempt ", record_.attempt,
               " ", name_of(record_.phase), " step ", record_.step, ", failures ", record_.failures,
               record_.why.empty() ? "" : ", " + record_.why, "; faults idle ", strikes_[0], " ordered ", strikes_[1],
               " pinning ", strikes_[2], " writing ", strikes_[3], " publishing ", strikes_[4]);

@@ -45,6 +45,8 @@ struct StorageOptions {
   std::uint64_t every_steps = 0;  // or
   std::uint64_t every_ms = 0;
   Duration spoiled_after{};  // since the start: broken, or stuck
+  std::uint64_t keep_last = 0;   // as of the job's spec
+  std::uint64_t keep_every = 0;
 };
 [[nodiscard]] StorageOptions draw_storage(std::uint64_t seed);  // from a stream of its own
 
@@ -105,6 +107,8 @@ class Storage {
   [[nodiscard]] Status write(const std::string& folder, const job::SeatPart& part, job::PartProgress& progress);
   [[nodiscard]] Status publish(const std::string& folder, std::uint32_t seat_count);
   void remove(const std::string& folder);
+  [[nodiscard]] Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder);
+  [[nodiscard]] Status remove(const std::string& folder, Step step);
   [[nodiscard]] Result<std::unique_ptr<job::StoredCheckpoint>> open(const std::string& path);
 
   void check_published(const Folder& folder, std::uint32_t seat_count);
@@ -131,7 +135,7 @@ class Storage {
   Duration published_at_{};                         // or since then all was well
   std::uint64_t committed_then_ = 0;
   std::array<std::uint32_t, 5> strikes_{};  // by phase
-  std::uint32_t publications_ = 0;
+  std::uint32_t publications_ = 0, removals_ = 0;
 };
 
 // All of the state of `seat`, whose bytes these other seats have, too. Fails: `corrupt`, naming a byte that nobody wrote.

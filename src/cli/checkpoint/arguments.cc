@@ -31,6 +31,12 @@ std::string non_negative(const std::string& words) {
   return good ? "" : text("\"", words, "\": expected a number from 0 on");
 }
 
+std::string positive(const std::string& words) {
+  std::uint64_t number = 0;
+  const bool good = parse_number(std::string_view(words), number) && number > 0;
+  return good ? "" : text("\"", words, "\": expected a whole number from 1 on");
+}
+
 void add_family(CLI::App& app, CheckpointArguments& all) {
   const char* group = "Model family (renames Megatron's tensors to Hugging Face's names)";
   FamilySettings& o = all.convert.family;
@@ -245,6 +251,23 @@ void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int(
   ls->add_option("path", all.ls.path, "the folder, or one of its checkpoints")->required();
   add_output(*ls, all.ls.json);
   ls->callback([&all, &chosen] { chosen = [&all] { return command_ls(all.ls); }; });
+
+  CLI::App* prune = app.add_subcommand(
+      "prune", "remove old checkpoints from a folder that a job wrote (`pawl run --checkpoint`); the newest sound one stays");
+  PruneOptions& p = all.prune;
+  prune->footer(
+      "A checkpoint that is only being written, or was left so, is not touched. A job that still runs goes back to older\n"
+      "checkpoints if the newest is damaged: keep two for that. Guide: docs/user/checkpoints.md.");
+  prune->add_option("path", p.path, "the folder of the checkpoints")->required();
+  prune->add_option("--keep-last", p.keep_last, "keep the newest K checkpoints that are sound")
+      ->required()
+      ->check(positive);
+  prune->add_option("--keep-every", p.keep_every, "also keep each checkpoint whose step is a multiple of E")
+      ->check(positive);
+  prune->add_flag("--damaged", p.damaged, "remove damaged ones, too, if at least one is sound");
+  prune->add_flag("--dry-run", p.dry_run, "show what would be removed, and remove nothing");
+  add_output(*prune, p.json);
+  prune->callback([&all, &chosen] { chosen = [&all] { return command_prune(all.prune); }; });
 
   CLI::App* verify =
       app.add_subcommand("verify", "read a whole checkpoint, check its checksums, compare copies that should be equal");

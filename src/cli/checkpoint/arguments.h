@@ -1,4 +1,4 @@
-// The command line of inspect, convert, diff and verify. Compiled with exceptions, as arguments.cc is.
+// The command line of inspect, convert, diff, ls, prune and verify. Compiled with exceptions, as arguments.cc is.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,7 @@ struct CheckpointArguments {
   ConvertOptions convert;
   DiffOptions diff;
   LsOptions ls;
+  PruneOptions prune;
   VerifyOptions verify;
   std::string convert_to, family, inspect_family;  // as they were typed
 };

@@ -1,4 +1,4 @@
-// The commands that look into checkpoints of any format: inspect, convert, diff, verify, ls. One file each.
+// The commands that look into checkpoints of any format: inspect, convert, diff, verify, ls, prune. One file each.
 //
 // They need no job and no daemon: what they call is src/formats (open_checkpoint) and src/reshape (plan, execute). Exit
 // codes as of all commands (cli/exit_codes.h): 1 also where diff finds a difference, 4 where something of a checkpoint is
@@ -69,6 +69,16 @@ struct LsOptions {
   bool json = false;
 };
 int command_ls(const LsOptions& options);
+
+struct PruneOptions {
+  std::string path;  // a folder with checkpoints
+  std::uint64_t keep_last = 0;
+  std::uint64_t keep_every = 0;
+  bool damaged = false;  // these go as well, as long as one is sound
+  bool dry_run = false;
+  bool json = false;
+};
+int command_prune(const PruneOptions& options);
 
 struct VerifyOptions {
   std::string path;
