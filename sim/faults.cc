@@ -752,9 +752,8 @@ void stop_all(Cluster& cluster) {
   for (std::uint32_t i = 0; i < cluster.machines.count(); ++i)
     cluster.scheduler.after(drawn(400ms), [&cluster, i] {
       if (cluster.nodes[i] == nullptr || cluster.nodes[i]->is_over()) return;
-      const bool is_spare = std::ranges::none_of(cluster.state()->seats, [i](const job::Member& member) {
-        return member.life.node == NodeId(i);
-      });
+      const bool is_spare = std::ranges::none_of(
+          cluster.state()->seats, [i](const job::Member& member) { return member.life.node == NodeId(i); });
       if (is_spare) cluster.may_be_evicted_until[i] = Duration::max();  // it leaves at once, and may just get a seat
       cluster.nodes[i]->terminate();
     });

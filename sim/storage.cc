@@ -372,8 +372,8 @@ Status Storage::remove(const std::string& folder, Step step) {
   const Call call = drawn();
   PAWL_TRY(enter(call));
   if (record_.published == step || contains(record_.older, step))
-    cluster_.violate(text("step ", step, " is removed from storage, and the record names it: published ",
-                          record_.published));
+    cluster_.violate(
+        text("step ", step, " is removed from storage, and the record names it: published ", record_.published));
   if (published_.erase(job::checkpoint_path(folder, step)) == 0)
     return Error{Code::not_found, text("step ", step, " is not there")};
   ++removals_;
@@ -537,10 +537,11 @@ void Storage::check_end() {
 
 std::string Storage::describe() const {
   if (!is_on()) return "none";
-  return text(name_of(cluster_.options.storage.health), ", ", publications_, " published, ", removals_, " removed, attempt ", record_.attempt,
-              " ", name_of(record_.phase), " step ", record_.step, ", failures ", record_.failures,
-              record_.why.empty() ? "" : ", " + record_.why, "; faults idle ", strikes_[0], " ordered ", strikes_[1],
-              " pinning ", strikes_[2], " writing ", strikes_[3], " publishing ", strikes_[4]);
+  return text(name_of(cluster_.options.storage.health), ", ", publications_, " published, ", removals_,
+              " removed, attempt ", record_.attempt, " ", name_of(record_.phase), " step ", record_.step, ", failures ",
+              record_.failures, record_.why.empty() ? "" : ", " + record_.why, "; faults idle ", strikes_[0],
+              " ordered ", strikes_[1], " pinning ", strikes_[2], " writing ", strikes_[3], " publishing ",
+              strikes_[4]);
 }
 
 }  // namespace pawl::sim

@@ -20,7 +20,7 @@
 #include "base/result.h"
 #include "job/persist/checkpoint_store.h"
 #include "job/persist/persist_record.h"
-#include "job/persist/stop_order.h"
+#include "job/recovery/stop_order.h"
 #include "job/snapshot/slot_word.h"
 #include "machine.h"
 
@@ -44,8 +44,8 @@ struct StorageOptions {
   StorageHealth health = StorageHealth::none;
   std::uint64_t every_steps = 0;  // or
   std::uint64_t every_ms = 0;
-  Duration spoiled_after{};  // since the start: broken, or stuck
-  std::uint64_t keep_last = 0;   // as of the job's spec
+  Duration spoiled_after{};     // since the start: broken, or stuck
+  std::uint64_t keep_last = 0;  // as of the job's spec
   std::uint64_t keep_every = 0;
 };
 [[nodiscard]] StorageOptions draw_storage(std::uint64_t seed);  // from a stream of its own
@@ -69,7 +69,7 @@ class Storage {
   [[nodiscard]] Step known() const { return record_.published; }  // the job knows of it
 
   // --- What is told to it, to be checked
-  void on_record(const std::string& json);                                           // the key `persist` is this now
+  void on_record(const std::string& json);  // the key `persist` is this now
   void on_last_record(const std::string& json);
   void sealed(Seat before, Step step) { sealed_[step.value].insert(before.value); }  // by a trainer, or restored
   [[nodiscard]] bool is_flipped(Step step) const { return flipped_.contains(step.value); }

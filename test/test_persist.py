@@ -298,7 +298,7 @@ class PersistTest(JobTest):
         with self.persisted(100, "--resume", "auto", nodes=4, wait=False, hooks=False) as job:
             self.assertEqual(1, job.wait_end(60), job.tail())
             self.assert_says(job.output(), "nor can it go on from a checkpoint")
-            self.assertRegex(job.output(), "a world of 3 there, of 4 here|it is of a job of fewer seats")  # who is first
+            self.assertRegex(job.output(), "a world of 3 there, of 4 here|is of a job of fewer seats")  # who is first
 
     def test_the_disk_is_taken_away_and_comes_back(self):
         with self.persisted(20) as job:
@@ -312,6 +312,50 @@ class PersistTest(JobTest):
             self.finish(job)
         self.assertEqual(STEPS, self.published()[-1])
 
+    def test_old_checkpoints_are_removed(self):
+        """Whoever is killed meanwhile: the newest two stay, and each hundredth step."""
+        with self.persisted(10, "--keep-last", "2", "--keep-every", "100") as job:
+            self.wait_published(job, 2)
+            for seat in (0, 1):
+                before = self.published()[-1]
+                job.drill("kill", "daemon", str(job.node_of_seat(seat)))
+                job.wait_until(lambda _, before=before: self.published()[-1] > before + 20, "two more checkpoints", 60)
+            self.finish(job)
+        kept = self.published()
+        self.assertEqual(STEPS, kept[-1])
+        self.assertEqual([], [step for step in kept[:-2] if step % 100], kept)
+        self.assertLessEqual(len(kept), 2 + STEPS // 100)
+        self.assertEqual([], [name for name in os.listdir(self.folder) if name.endswith(".pawl-removed")])
+        self.assert_sound(kept)
+
+    def test_more_die_than_memory_covers_and_few_checkpoints_are_kept(self):
+        with self.persisted(30, "--keep-last", "2", spares=2) as job:
+            before = self.lose_two(job, lambda published: [])[1]
+            job.wait_running(jobs.generation(before), 60)
+            self.assert_as_undisturbed(job)
+        self.assertEqual((2, STEPS), (len(self.published()), self.published()[-1]))
+
+    def test_pruning_by_hand(self):
+        with self.persisted(40, hold_end=False) as job:
+            self.finish(job)
+        there = self.published()
+        flip = os.path.join(self.folder, f"step-{there[0]}", "data-00000.safetensors")
+        os.truncate(flip, os.path.getsize(flip) - 1)
+        prune = ("prune", self.folder, "--keep-last", "2", "-o", "json")
+        code, said = run_pawl(*prune, "--dry-run")
+        self.assertEqual(0, code, said)
+        self.assertEqual(there[1:-2], sorted(one["step"] for one in json.loads(said)["removed"]))
+        self.assertEqual(there, self.published(), "nothing was removed")
+        code, said = run_pawl(*prune)
+        self.assertEqual(0, code, said)
+        self.assertEqual([there[0], *there[-2:]], self.published(), "a damaged one is left")
+        code, said = run_pawl(*prune, "--damaged")
+        self.assertEqual(0, code, said)
+        self.assertEqual(there[-2:], self.published())
+        self.assert_sound(there[-2:])
+        self.assertEqual(3, run_pawl("prune", self.folder + "-none", "--keep-last", "1")[0])
+        self.assertNotEqual(0, run_pawl("prune", self.folder, "--keep-last", "0")[0])
+
     def test_what_cannot_be_is_said(self):
         os.makedirs(os.path.join(self.folder, "step-40"))
         with open(os.path.join(self.folder, "pawl-job.json"), "w", encoding="utf-8") as file:
@@ -322,6 +366,9 @@ class PersistTest(JobTest):
                 (["--checkpoint", self.folder, "--every", "0"], ["--every 0"]),
                 (["--every", "5"], ["--checkpoint DIR"]),
                 (["--grace", "5s"], ["--checkpoint DIR"]),
+                (["--keep-last", "5"], ["--checkpoint DIR"]),
+                (["--checkpoint", self.folder, "--keep-last", "0"], ["--keep-last 0"]),
+                (["--checkpoint", self.folder, "--keep-every", "5"], ["--keep-last K"]),
                 (["--checkpoint", self.folder, "--grace", "5"], ["--grace 5", "60s"]),
                 (["--resume", "auto"], ["--checkpoint DIR"]),
                 (["--checkpoint", self.folder, "--resume", os.path.join(self.folder, "step-40")],

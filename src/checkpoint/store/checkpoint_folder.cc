@@ -78,8 +78,7 @@ Status delete_removed(const std::string& removed) {
 
 Status check_removable(const std::string& path) {
   struct stat found {};
-  if (::lstat(path.c_str(), &found) != 0)
-    return refused(path, errno);
+  if (::lstat(path.c_str(), &found) != 0) return refused(path, errno);
   if (!S_ISDIR(found.st_mode) || !parse_checkpoint_name(last_name(path)) ||
       !path_exists(join_path(path, kStoreMarkerName)))
     return Error{Code::invalid, text(path, " is no checkpoint that a job wrote: it is left as it is")};

@@ -253,10 +253,12 @@ void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int(
   ls->callback([&all, &chosen] { chosen = [&all] { return command_ls(all.ls); }; });
 
   CLI::App* prune = app.add_subcommand(
-      "prune", "remove old checkpoints from a folder that a job wrote (`pawl run --checkpoint`); the newest sound one stays");
+      "prune",
+      "remove old checkpoints from a folder that a job wrote (`pawl run --checkpoint`); the newest sound one stays");
   PruneOptions& p = all.prune;
   prune->footer(
-      "A checkpoint that is only being written, or was left so, is not touched. A job that still runs goes back to older\n"
+      "A checkpoint that is only being written, or was left so, is not touched. A job that still runs goes back to "
+      "older\n"
       "checkpoints if the newest is damaged: keep two for that. Guide: docs/user/checkpoints.md.");
   prune->add_option("path", p.path, "the folder of the checkpoints")->required();
   prune->add_option("--keep-last", p.keep_last, "keep the newest K checkpoints that are sound")

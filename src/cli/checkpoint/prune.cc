@@ -93,12 +93,12 @@ int command_prune(const PruneOptions& options) {
   const Result<std::vector<ListedCheckpoint>> found = list_checkpoints(options.path);
   if (!found) return report_checkpoint_error(found.error(), options.json);
   if (std::ranges::none_of(*found, &ListedCheckpoint::finished))
-    return report_checkpoint_error(
-        Error{Code::not_found, text("no checkpoint of a job (step-N) in ", options.path)}, options.json);
+    return report_checkpoint_error(Error{Code::not_found, text("no checkpoint of a job (step-N) in ", options.path)},
+                                   options.json);
   if (options.damaged && sound_steps(*found).empty())
     return report_checkpoint_error(
-        Error{Code::corrupt, text("no checkpoint in ", options.path,
-                                  " is sound, so none is removed: `pawl ls` says what is damaged")},
+        Error{Code::corrupt,
+              text("no checkpoint in ", options.path, " is sound, so none is removed: `pawl ls` says what is damaged")},
         options.json);
   Pruned all = prune(*found, options);
   if (!options.dry_run) {

@@ -523,8 +523,7 @@ void Keeper::on_daemon_exit(Duration now) {
 
 void Keeper::on_signal(Duration now) {
   signalfd_siginfo info{};
-  if (::read(signals_.get(), &info, sizeof info) == sizeof info)
-    decides_.stop(static_cast<int>(info.ssi_signo), now);
+  if (::read(signals_.get(), &info, sizeof info) == sizeof info) decides_.stop(static_cast<int>(info.ssi_signo), now);
 }
 
 // One wait, and what came of it.

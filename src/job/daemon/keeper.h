@@ -33,7 +33,7 @@ struct KeeperOptions {
   Duration daemon_silence = std::chrono::seconds(1);  // of pawld: it is started anew
   Duration lease = std::chrono::seconds(2);           // of the node's registration: where no pawld lives to renew it
   Duration trainer_grace = std::chrono::seconds(2);   // that trainers have to end themselves where the node ends
-  Duration stop_grace{};                              // SIGTERM, SIGINT: the job's newest step may be written to storage
+  Duration stop_grace{};                 // SIGTERM, SIGINT: the job's newest step may be written to storage
   std::vector<std::string> daemon_argv;  // what to start as pawld, before its flags: {"/proc/self/exe", "daemon"}
   std::vector<std::string> trainer_argv;
   std::string log_dir;    // empty: trainers write to the node's log

@@ -112,8 +112,8 @@ void LastCheckpoint::consider_stop() {
   // Who does not say so may be dead, which is known after the deadline: then as many are left may end with us.
   const Duration waited = context_.clock->now() - own_->since;
   const Duration half = own_->patience / 2;
-  const Duration together = std::min<Duration>(
-      kTogether + std::chrono::milliseconds(context_.mirror.spec().deadline_ms), half);
+  const Duration together =
+      std::min<Duration>(kTogether + std::chrono::milliseconds(context_.mirror.spec().deadline_ms), half);
   if (waited >= half || (waited >= together && context_.mirror.is_in(JobPhase::running)))
     return hooks_.leave(own_->code);
   context_.drive_soon(waited < together ? together - waited : Duration(kLookAgain));
@@ -212,7 +212,7 @@ void LastCheckpoint::wrote(std::uint64_t attempt, Generation generation, const S
   if (status) {
     writing_.told.seats.push_back(what.seat);
   } else if (status.error().code == Code::corrupt) {
-    const Struck struck{context_.self,         before_of(context_.mirror, what.seat), kind, what.word.generation,
+    const Struck struck{context_.self, before_of(context_.mirror, what.seat), kind, what.word.generation,
                         what.word.step};
     return hooks_.report({FaultKind::corrupt_source, context_.self, what.seat,
                           text(name_of(kind), " at node ", context_.self.node, ": ", status.error().what), 0},
@@ -249,8 +249,8 @@ void LastCheckpoint::lead(const LastStep& last) {
     return end(text("step ", last.step, " is in ", path));
   const bool is_ours = record_ && record_->generation == context_.mirror.generation();
   if (record_ && record_->phase == LastPhase::published && record_->step == last.step)
-    return end(text("step ", last.step, " is in ",
-                    checkpoint_path(context_.mirror.spec().checkpoints.path, last.step)));
+    return end(
+        text("step ", last.step, " is in ", checkpoint_path(context_.mirror.spec().checkpoints.path, last.step)));
   if (is_late())
     return end(text("step ", last.step, " could not be written to storage within ", order_->patience_ms / 1000,
                     " s: give it more time (--grace)"));
@@ -278,12 +278,12 @@ void LastCheckpoint::begin(const LastStep& last) {
   record.step = last.step;
   record.parts = parts_elsewhere(last.sources, context_.mirror.state().seats);
   const JobSpec& spec = context_.mirror.spec();
-  (void)context_.environment->tasks.start(
-      "pawl-last", [this, record, path = checkpoint_path(spec.checkpoints.path, record.step),
-                    owner = claim_text(spec.job, spec.token_digest)] {
-        auto open = std::make_shared<Result<std::unique_ptr<OpenCheckpoint>>>(store_->begin(path, record.attempt, owner));
-        context_.post([this, record, open] { begun(record, std::move(*open)); });
-      });
+  (void)context_.environment->tasks.start("pawl-last", [this, record,
+                                                        path = checkpoint_path(spec.checkpoints.path, record.step),
+                                                        owner = claim_text(spec.job, spec.token_digest)] {
+    auto open = std::make_shared<Result<std::unique_ptr<OpenCheckpoint>>>(store_->begin(path, record.attempt, owner));
+    context_.post([this, record, open] { begun(record, std::move(*open)); });
+  });
 }
 
 void LastCheckpoint::begun(const LastRecord& record, Result<std::unique_ptr<OpenCheckpoint>> open) {
@@ -354,21 +354,20 @@ void LastCheckpoint::failed(const std::string& why) {
 void LastCheckpoint::swap(LastRecord next) {
   leading_.busy = true;
   std::string value = to_json(next);
-  context_.control->compare_and_swap(
-      last_checkpoint_key(context_.mirror.keys()), revision_, std::move(value), {},
-      [this, next = std::move(next)](const Result<Swapped>& swap) {
-        leading_.busy = false;
-        if (swap && swap->won) {
-          if (!record_ || record_->attempt != next.attempt) told_.clear();
-          record_ = next;
-          revision_ = swap->revision;
-          changed_at_ = context_.clock->now();
-        } else if (swap && swap->current) {
-          drop_open();
-          on_key(swap->current->key, swap->current->value, swap->current->mod_revision);
-        }
-        context_.drive_soon(swap ? 0ms : Duration(kLastSwapPause));
-      });
+  context_.control->compare_and_swap(last_checkpoint_key(context_.mirror.keys()), revision_, std::move(value), {},
+                                     [this, next = std::move(next)](const Result<Swapped>& swap) {
+                                       leading_.busy = false;
+                                       if (swap && swap->won) {
+                                         if (!record_ || record_->attempt != next.attempt) told_.clear();
+                                         record_ = next;
+                                         revision_ = swap->revision;
+                                         changed_at_ = context_.clock->now();
+                                       } else if (swap && swap->current) {
+                                         drop_open();
+                                         on_key(swap->current->key, swap->current->value, swap->current->mod_revision);
+                                       }
+                                       context_.drive_soon(swap ? 0ms : Duration(kLastSwapPause));
+                                     });
 }
 
 void LastCheckpoint::end(const std::string& what) {

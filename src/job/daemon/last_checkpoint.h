@@ -1,4 +1,4 @@
-// LastCheckpoint: a job that is to end writes the newest step of its memory to storage first (job/persist/stop_order.h).
+// LastCheckpoint: a job that is to end writes the newest step of its memory to storage first (job/recovery/stop_order.h).
 //
 // Every node watches the order and writes its parts while it is frozen in quiescing. Whoever leads that generation begins
 // the folder, publishes it when all seats are written, and ends the job: with the step's path in the verdict, or with why there is
@@ -17,18 +17,18 @@
 #include "job/daemon/memory.h"
 #include "job/daemon/node_context.h"
 #include "job/daemon/slot_writer.h"
-#include "job/persist/stop_order.h"
 #include "job/recovery/decide.h"
+#include "job/recovery/stop_order.h"
 
 namespace pawl::job {
 
 class LastCheckpoint {
  public:
   struct Hooks {
-    std::function<void(Cause, std::vector<Struck>)> report;             // a further generation is wanted
+    std::function<void(Cause, std::vector<Struck>)> report;              // a further generation is wanted
     std::function<void(const JobState& ended, const std::string&)> end;  // writes that state
-    std::function<std::string(Step)> stored_at;                         // a checkpoint of this step is there; empty: no
-    std::function<void(int code)> leave;                                // this node ends, and the job goes on without
+    std::function<std::string(Step)> stored_at;  // a checkpoint of this step is there; empty: no
+    std::function<void(int code)> leave;         // this node ends, and the job goes on without
   };
   LastCheckpoint(NodeContext& context, Memory& memory, Events& events, CheckpointStore* store, Hooks hooks)
       : context_(context), memory_(memory), events_(events), store_(store), hooks_(std::move(hooks)) {}

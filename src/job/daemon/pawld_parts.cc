@@ -125,19 +125,18 @@ Pawld::Parts::Parts(Pawld& pawld)
              .show = [&pawld](std::uint32_t index, bool shown) { pawld.keeper_->show_trainer(index, shown); }}),
       persist(pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
               {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); }}),
-      last_checkpoint(pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
-                      {.report = [this](Cause cause, std::vector<Struck> struck) {
-                         mover.report(std::move(cause), std::move(struck));
-                       },
-                       .end = [this](const JobState& ended, const std::string& why) { mover.move(ended, why); },
-                       .stored_at =
-                           [this, &pawld](Step step) {
-                             const PersistRecord& record = persist.record();
-                             const bool is_it = record.published == step &&
-                                                record.generation == pawld.context_.mirror.state().ran;
-                             return is_it ? persist.path_of(step) : std::string();
-                           },
-                       .leave = [&pawld](int code) { pawld.end_job(code); }}),
+      last_checkpoint(
+          pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
+          {.report = [this](Cause cause,
+                            std::vector<Struck> struck) { mover.report(std::move(cause), std::move(struck)); },
+           .end = [this](const JobState& ended, const std::string& why) { mover.move(ended, why); },
+           .stored_at =
+               [this, &pawld](Step step) {
+                 const PersistRecord& record = persist.record();
+                 const bool is_it = record.published == step && record.generation == pawld.context_.mirror.state().ran;
+                 return is_it ? persist.path_of(step) : std::string();
+               },
+           .leave = [&pawld](int code) { pawld.end_job(code); }}),
       retention(pawld.context_, events, pawld.lines_.checkpoints.get(),
                 [this]() -> const PersistRecord& { return persist.record(); }),
       progress(pawld.context_,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "job/daemon/test_control.h"
 #include "job/daemon/test_node.h"
 
 namespace pawl::job {
@@ -68,7 +69,8 @@ class TasksWhenAsked final : public Tasks {
 class RetentionTest : public testing::Test {
  protected:
   explicit RetentionTest(std::uint32_t self = 0)
-      : world{real_environment().clock, tasks,  real_environment().network, real_environment().files,
+      : world{real_environment().clock,     tasks,
+              real_environment().network,   real_environment().files,
               real_environment().processes, real_environment().memory},
         node(2, self, world) {
     spec.job = "test";
@@ -96,8 +98,12 @@ class RetentionTest : public testing::Test {
   // Of events, what they say.
   std::vector<std::string> told() {
     node.pass(kEventDelay);
+    MemoryControl server;
+    const auto control = server.connect();
+    for (auto& work : std::exchange(node.control.told, {})) work(*control);
     std::vector<std::string> values;
-    for (const auto& put : std::exchange(node.control.puts, {})) values.push_back(put.value);
+    const Listing listing = *control->list(node.context.mirror.keys().events());
+    for (const KeyValue& kv : listing.kvs) values.push_back(kv.value);
     return values;
   }
 

@@ -14,8 +14,7 @@ PersistRecord after_retention(PersistRecord record, checkpoint::Retention retent
   return record;
 }
 
-std::vector<Step> steps_to_remove(const PersistRecord& record,
-                                  std::span<const checkpoint::ListedCheckpoint> listed,
+std::vector<Step> steps_to_remove(const PersistRecord& record, std::span<const checkpoint::ListedCheckpoint> listed,
                                   checkpoint::Retention retention) {
   std::vector<std::uint64_t> sound = checkpoint::sound_steps(listed);
   std::erase_if(sound, [&](std::uint64_t step) { return step > record.published.value; });

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "job/persist/persist_round.h"
 
 namespace pawl::job {
@@ -47,7 +49,8 @@ TEST(RecordRetention, WhatTheRecordNamesStays) {
 TEST(RecordRetention, WhatIsNewerThanWhatIsPublishedIsNeitherCountedNorRemoved) {
   const auto listed = sound({10, 20, 30, 40, 50});
   EXPECT_EQ(steps_to_remove(record_of(30, {}), listed, {1, 0}), (Steps{Step(10), Step(20)}));
-  EXPECT_EQ(steps_to_remove(record_of(0, {}), listed, {1, 0}), Steps{}) << "one to begin with stays until there is a newer";
+  EXPECT_EQ(steps_to_remove(record_of(0, {}), listed, {1, 0}), Steps{})
+      << "one to begin with stays until there is a newer";
 }
 
 TEST(RecordRetention, WhatIsPublishedStaysThoughTheListingFindsNothingOfIt) {

@@ -169,8 +169,7 @@ Decision decide_running(const JobState& state, std::span<const NodeLife> ready, 
 }
 
 bool is_last(const JobState& state) {
-  return std::ranges::any_of(state.causes,
-                             [](const Cause& cause) { return cause.kind == FaultKind::last_checkpoint; });
+  return std::ranges::any_of(state.causes, [](const Cause& cause) { return cause.kind == FaultKind::last_checkpoint; });
 }
 
 Decision decide_ends(const JobState& state, std::span<const TrainerEnd> ends, NodeLife self) {

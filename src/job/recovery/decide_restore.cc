@@ -618,9 +618,8 @@ std::variant<Wait, LastStep> decide_last(const QuiescingView& view) {
   const Plan plan = best_plan(view, reports, state.evicted);
   const std::vector<NodeLife> unheard = unheard_of(view, reports.lingering);
   if (!unheard.empty() && !is_enough(plan, anybody) && !view.lingering_late)
-    return Wait{text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),
-                {},
-                false};
+    return Wait{
+        text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"), {}, false};
   LastStep last{plan.resume, plan.committed, {}, {}};
   if (is_beyond_recovery(plan, anybody)) {
     last.why_not = plan.lost.empty() ? "no member is left" : joined(plan.lost, "; ");

@@ -84,7 +84,7 @@ struct LeadView {
 struct Lead {
   Decision decision;
   std::optional<LastStep> last = {};  // of a job that ends: to be written, while the decision waits for that
-  std::vector<Cause> late;  // who has missed the deadline
+  std::vector<Cause> late;            // who has missed the deadline
 };
 // How long it waits for those that have not reported (quiescing) or are not ready (restoring); besides for each node what
 // Registrations::time_to_end says.

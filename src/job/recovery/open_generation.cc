@@ -181,7 +181,8 @@ Decision open_generation(const JobState& state, std::span<const Cause> causes, N
   std::string known;
   bool takeover = false;
   for (const Cause& cause : causes)  // first: what others would stop, this ends
-    if (cause.kind == FaultKind::last_checkpoint && !is_last(next)) (void)apply(next, locate(state, cause), committed, why);
+    if (cause.kind == FaultKind::last_checkpoint && !is_last(next))
+      (void)apply(next, locate(state, cause), committed, why);
   for (const Cause& cause : causes) {
     const Fault fault = locate(state, cause);
     if (accounted_for(next, state.phase, fault, !strikes.empty())) {

@@ -43,8 +43,8 @@ TEST(KeeperMessages, OthersAreNone) {
   for (const char* packet : {"", "hold", "hold ", "spawn", "spawn x", "kill", "kill 1 2", "show", "hide x", "end",
                              "end 256", "end -1", "alive x", "sing"})
     EXPECT_FALSE(parse_to_keeper(packet)) << packet;
-  for (const char* packet : {"", "spawned", "spawned 1", "spawned 1 2", "spawned 1 2 x", "exited 1", "exited x 2 y", "stop", "stop 15",
-                             "stop 15 x"})
+  for (const char* packet : {"", "spawned", "spawned 1", "spawned 1 2", "spawned 1 2 x", "exited 1", "exited x 2 y",
+                             "stop", "stop 15", "stop 15 x"})
     EXPECT_FALSE(parse_from_keeper(packet)) << packet;
   const auto exited = parse_from_keeper("exited 1 0 ");
   ASSERT_TRUE(exited);

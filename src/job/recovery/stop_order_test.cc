@@ -1,4 +1,4 @@
-#include "job/persist/stop_order.h"
+#include "job/recovery/stop_order.h"
 
 #include <gtest/gtest.h>
 
