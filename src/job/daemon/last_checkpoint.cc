@@ -180,7 +180,9 @@ void LastCheckpoint::write_parts() {
   (void)context_.environment->tasks.start(
       "pawl-last", [this, slots = std::move(slots), folder = record_->folder, progress = writing_.progress,
                     attempt = record_->attempt, generation = record_->generation] {
-        for (const auto& [slot, kind] : slots) {
+        for (const auto& one : slots) {
+          const SlotToWrite& slot = one.first;
+          const SourceKind kind = one.second;
           Status status = progress->cancel ? Status(Error{Code::cancelled, "the attempt has ended"})
                                            : write_slot(*store_, folder, slot, *progress);
           const bool is_written = status.has_value();
