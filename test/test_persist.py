@@ -32,7 +32,8 @@ class PersistTest(JobTest):
 
     def published(self, folder=None):
         found = [name for name in os.listdir(folder or self.folder) if name != "pawl-job.json"]
-        return sorted(int(name.removeprefix("step-")) for name in found if not name.endswith(".pawl-partial"))
+        return sorted(int(name.removeprefix("step-")) for name in found
+                      if not name.endswith((".pawl-partial", ".pawl-removed")))
 
     def partial(self):
         return [name for name in os.listdir(self.folder) if ".pawl-partial" in name]
