@@ -22,11 +22,12 @@ int sync_range(const OpenFile& file, std::uint64_t begin, std::uint64_t end, uns
 
 Status RangeWriter::append_writings(const StagedRange& staged, std::vector<Writing>& writings) {
   PAWL_ASSIGN(std::shared_ptr<OpenFile> file, execution_.targets.get(staged.range.file));
+  const int direct_fd = file->direct();  // once: another thread may find that the file system refuses it
   const auto add = [&](std::uint64_t begin, std::uint64_t end, bool direct) {
     while (begin < end) {
       const std::uint64_t next = std::min(end, rounded_down(begin, kWriteBytes) + kWriteBytes);
       writings.push_back({file,
-                          {.fd = direct ? file->direct() : file->plain(),
+                          {.fd = direct ? direct_fd : file->plain(),
                            .write = true,
                            .memory = staged.memory + (begin - staged.range.begin),
                            .offset_bytes = begin,
@@ -38,7 +39,7 @@ Status RangeWriter::append_writings(const StagedRange& staged, std::vector<Writi
     }
   };
   const auto [number, begin, end] = staged.range;
-  if (end - begin < kDirectWriteMin || file->direct() < 0) {
+  if (end - begin < kDirectWriteMin || direct_fd < 0) {
     add(begin, end, false);
     return {};
   }

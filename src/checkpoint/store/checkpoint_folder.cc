@@ -33,14 +33,15 @@ void look_into(ListedCheckpoint& one) {
   one.written_s = written_at(one.finished ? marker : one.path);
   if (!one.finished) return;
   const Result<StoreManifest> manifest = read_store_manifest(one.path);
-  if (!manifest) {
-    one.damage = manifest.error().what;
-    return;
-  }
+  const auto found = [&one](const Error& error) {
+    one.damage = error.what;
+    one.is_unknown = error.code != Code::corrupt && error.code != Code::not_found;
+  };
+  if (!manifest) return found(manifest.error());
   for (const StoreFile& file : manifest->files) one.bytes += file.size_bytes;
   one.tensors = static_cast<std::uint64_t>(
       std::ranges::count_if(manifest->tensors, [](const auto& tensor) { return !is_set_aside(tensor.role); }));
-  if (const auto view = view_store(one.path); !view) one.damage = view.error().what;  // files that are missing or cut
+  if (const auto view = view_store(one.path); !view) found(view.error());  // files that are missing or cut
 }
 
 // Nothing: it is no business of ours.

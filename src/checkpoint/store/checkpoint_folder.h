@@ -25,6 +25,7 @@ struct ListedCheckpoint {
   std::string path;
   bool finished = false;       // else it is being written, or was left so
   std::string damage;          // a sentence; empty: its files are there, as long as its manifest says
+  bool is_unknown = false;     // `damage` says why it can't be looked at, which may pass: it may well be sound
   std::uint64_t bytes = 0;     // of its data files
   std::uint64_t tensors = 0;   // that are for everybody
   std::int64_t written_s = 0;  // since 1970; of the marker, or of the unfinished folder

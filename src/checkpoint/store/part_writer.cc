@@ -71,7 +71,7 @@ struct Chunk {
   std::uint64_t begin = 0, end = 0;  // in the file
   std::uint64_t data_bytes = 0;
   std::uint32_t in_flight = 0;  // requests
-  bool direct = false;
+  int direct = -1;              // the file, past the page cache; it may be refused meanwhile
 };
 
 class Worker {
@@ -112,8 +112,8 @@ class Worker {
         free_.push_back(slot);
         continue;
       }
-      chunk.direct = job_.file->direct() >= 0 && chunk.end - chunk.begin >= kDirectWriteMin;
-      const std::uint64_t direct_end = chunk.direct ? rounded_down(chunk.end, kDirectUnit) : chunk.begin;
+      chunk.direct = chunk.end - chunk.begin >= kDirectWriteMin ? job_.file->direct() : -1;
+      const std::uint64_t direct_end = chunk.direct >= 0 ? rounded_down(chunk.end, kDirectUnit) : chunk.begin;
       push(slot, chunk.begin, direct_end, true);
       push(slot, direct_end, chunk.end, false);
     }
@@ -169,7 +169,7 @@ class Worker {
     Chunk& chunk = chunks_[slot];
     ++chunk.in_flight;
     ++in_flight_;
-    queue_->push({.fd = direct ? job_.file->direct() : job_.file->plain(),
+    queue_->push({.fd = direct ? chunk.direct : job_.file->plain(),
                   .write = true,
                   .memory = chunk.memory + (begin - chunk.begin),
                   .offset_bytes = begin,
@@ -187,7 +187,7 @@ class Worker {
     --in_flight_;
     if (answer.error == EINVAL && answer.tag % 2 == 1) {
       job_.file->refuse_direct();
-      chunk.direct = false;
+      chunk.direct = -1;
       push(slot, chunk.begin, rounded_down(chunk.end, kDirectUnit), false);
       return {};
     }
@@ -195,7 +195,7 @@ class Worker {
     if (chunk.in_flight > 0) return {};
     job_.add_done(chunk.data_bytes);
     free_.push_back(slot);
-    if (!chunk.direct) return send_to_disk(chunk.begin, chunk.end);
+    if (chunk.direct < 0) return send_to_disk(chunk.begin, chunk.end);
     return {};
   }
 

@@ -59,7 +59,7 @@ Pruned prune(const std::vector<ListedCheckpoint>& found, const PruneOptions& opt
   Pruned all;
   for (ListedCheckpoint one : found) {
     if (!one.finished) continue;
-    const bool goes = is_damaged(one) ? options.damaged : contains(old, one.step);
+    const bool goes = is_damaged(one) ? options.damaged && !one.is_unknown : contains(old, one.step);
     one.bytes = bytes_in(one.path);
     const Status removed = goes && !options.dry_run ? remove_checkpoint(one.path) : Status();
     if (!removed && removed.error().code == Code::not_found) continue;  // by somebody else

@@ -32,8 +32,9 @@ constexpr Duration kNodeRestartPause = milliseconds(300);
 constexpr Duration kControlRestartPause = milliseconds(100);
 constexpr Duration kControlStart = seconds(15);
 constexpr int kControlShortLivesMax = 5;
-constexpr Duration kEndGrace = seconds(15);  // from the end of the job and its scripts until keepers are ended
-constexpr Duration kStopGrace = seconds(8);  // from SIGTERM until SIGKILL
+constexpr Duration kEndGrace = seconds(15);    // from the end of the job and its scripts until keepers are ended
+constexpr Duration kStopGrace = seconds(8);    // from SIGTERM until SIGKILL
+constexpr Duration kSameRequest = seconds(2);  // in which a second SIGTERM is the first one again
 constexpr Duration kSayEvery = seconds(5);
 constexpr std::size_t kOutputBacklogMax = 1 << 20;
 
@@ -101,7 +102,11 @@ class Launcher {
   std::unique_ptr<JobWatch> watch_;
   std::vector<Node> nodes_;
 
-  int interrupts_ = 0;
+  struct Interrupts {
+    int count = 0;
+    Duration at{};  // the last that counted
+  };
+  Interrupts interrupts_;
   bool job_ended_ = false;    // a keeper was told so, or the state says so
   bool failed_here_ = false;  // a node of this machine says so of the job, or of what its trainers did after it
   bool broken_ = false;
@@ -236,9 +241,15 @@ void Launcher::signal_keepers(int signal) {
 void Launcher::on_signal() {
   signalfd_siginfo info{};
   if (::read(signals_.get(), &info, sizeof info) != sizeof info) return;
-  ++interrupts_;
+  // A scheduler, or a session that ends, may tell all processes twice. Ctrl-C is somebody's.
+  const bool again =
+      interrupts_.count > 0 &&
+      (info.ssi_signo == SIGHUP || (info.ssi_signo == SIGTERM && clock_.now() - interrupts_.at < kSameRequest));
+  if (again) return;
+  interrupts_.at = clock_.now();
+  ++interrupts_.count;
   for (Node& node : nodes_) node.restart_at.reset();
-  if (interrupts_ == 1) {
+  if (interrupts_.count == 1) {
     say(plan_.grace_ms > 0 ? text("stopping: the newest step is written to ", plan_.spec.checkpoints.path,
                                   " first, within ", plan_.grace_ms / 1000, " s; press Ctrl-C again to stop at once")
                            : "stopping; press Ctrl-C again to stop at once");
@@ -254,8 +265,8 @@ void Launcher::on_keeper_exit(Node& node) {
   if (found && !found->has_value()) return;
   const Exit exit = found ? **found : Exit{.known = false};
   node.running = false;
-  const bool stopping = interrupts_ > 0 || job_ended_ || broken_;
-  if (!exit.by_signal && exit.number == kExitFailed && interrupts_ == 0 && !broken_) failed_here_ = true;
+  const bool stopping = interrupts_.count > 0 || job_ended_ || broken_;
+  if (!exit.by_signal && exit.number == kExitFailed && interrupts_.count == 0 && !broken_) failed_here_ = true;
   if (exit.by_signal && !stopping) {
     const bool again = plan_.restart_dead_nodes;
     say(text("node ", node.plan->node, " died (", exit.describe(), ")", again ? "; starting it again as a spare" : ""));
@@ -401,7 +412,7 @@ void Launcher::tell_people() {
     said_.at = now;
   }
   tell_of_recoveries();
-  if (now - said_.at < kSayEvery || job_ended_ || interrupts_ > 0) return;
+  if (now - said_.at < kSayEvery || job_ended_ || interrupts_.count > 0) return;
   said_.at = now;
   if (!seen.answered && !seen.why_not.empty())
     say(text("control ", plan_.own_endpoints, ": ", seen.why_not));
@@ -437,14 +448,14 @@ void Launcher::turn() {
   restart_what_died();
   tell_people();
   if (!stop_at_ || clock_.now() < *stop_at_) return;
-  signal_keepers(job_ended_ && interrupts_ == 0 && !broken_ ? SIGTERM : SIGKILL);
+  signal_keepers(job_ended_ && interrupts_.count == 0 && !broken_ ? SIGTERM : SIGKILL);
   broken_ = true;
   stop_at_ = clock_.now() + kStopGrace;
 }
 
 // Of a control that ends with us nobody can ask for them later. Best effort.
 void Launcher::keep_events() const {
-  if (!control_running_ || !control_ || interrupts_ > 1) return;
+  if (!control_running_ || !control_ || interrupts_.count > 1) return;
   const Result<Listing> events = control_->list(JobKeys(plan_.spec.job).events());
   if (!events || events->kvs.empty()) return;
   std::string lines;
@@ -454,7 +465,7 @@ void Launcher::keep_events() const {
 
 void Launcher::stop_control() {
   if (!control_running_) return;
-  (void)send_signal(control_process_.pidfd.get(), interrupts_ > 1 ? SIGKILL : SIGTERM);
+  (void)send_signal(control_process_.pidfd.get(), interrupts_.count > 1 ? SIGKILL : SIGTERM);
   if (wait_exit(control_process_.pidfd.get(), Deadline::in(seconds(3)))) return;
   (void)send_signal(control_process_.pidfd.get(), SIGKILL);
   (void)wait_exit(control_process_.pidfd.get(), Deadline::in(seconds(5)));
@@ -470,7 +481,11 @@ int Launcher::conclude() {
   int code = kExitFailed;
   if (watch_) tell_of_recoveries();
   if (const std::string totals = tally_.totals(); !totals.empty()) say(totals);
-  if (interrupts_ > 0) {
+  if (interrupts_.count > 0) {
+    if (const JobSeen last = watch_ ? watch_->look() : JobSeen(); last.state) {
+      const std::string state = describe(*last.state, plan_.restart_dead_nodes);
+      if (!state.empty() && state != said_.state) say(state);
+    }
     code = 130;
   } else if (watch_) {
     const JobSeen last = watch_->look();

@@ -176,6 +176,28 @@ Result<std::vector<Step>> published_in(const std::string& folder) {
   return steps;
 }
 
+// "auto" must not begin with something else than the newest because that can't be looked at now, nor with what a job has
+// left behind that went on from an earlier one.
+Status check_newest(const std::string& folder) {
+  PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> listed, checkpoint::list_checkpoints(folder));
+  const checkpoint::ListedCheckpoint* newest = nullptr;
+  const checkpoint::ListedCheckpoint* last_written = nullptr;
+  for (const checkpoint::ListedCheckpoint& one : listed) {
+    if (!one.finished || (!one.damage.empty() && !one.is_unknown)) continue;
+    if (newest == nullptr || one.step > newest->step) newest = &one;
+    if (last_written == nullptr || one.written_s >= last_written->written_s) last_written = &one;
+  }
+  if (newest != nullptr && newest->is_unknown)
+    return Error{Code::io, text("--resume auto: the newest checkpoint can't be looked at: ", newest->damage,
+                                "; name the one to begin with by --resume DIR/step-N")};
+  if (newest != last_written)
+    return Error{Code::invalid,
+                 text("--resume auto: ", newest->path, " has the greatest step, but ", last_written->path,
+                      " was written later, by a job that went on from an earlier step: name the one to begin with by "
+                      "--resume DIR/step-N")};
+  return {};
+}
+
 // With what it begins.
 Status name_resume(const RunOptions& options, JobSpec& spec) {
   if (options.resume.empty()) return {};
@@ -186,6 +208,7 @@ Status name_resume(const RunOptions& options, JobSpec& spec) {
         "--resume DIR/step-N");
   std::string folder = absolute(automatic ? options.checkpoint : parent_path(options.resume));
   if (automatic && !path_exists(folder)) return {};
+  if (automatic) PAWL_TRY(check_newest(folder));
   PAWL_ASSIGN(std::vector<Step> steps, published_in(folder));
   if (!automatic) {
     const std::string path = join_path(folder, last_name(options.resume));
@@ -232,9 +255,9 @@ Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   spec.checkpoints.path = absolute(options.checkpoint);
   spec.checkpoints.every_steps = every.steps;
   spec.checkpoints.every_ms = every.ms;
-  if (Status claimed =
-          claim_checkpoint_folder(spec.checkpoints.path, spec.job, spec.token_digest, !options.resume.empty());
-      !claimed)
+  const bool goes_on =
+      spec.checkpoints.resume_step > Step(0) && parent_path(spec.checkpoints.resume_path) == spec.checkpoints.path;
+  if (Status claimed = claim_checkpoint_folder(spec.checkpoints.path, spec.job, spec.token_digest, goes_on); !claimed)
     return std::move(claimed).error().within("--checkpoint");
   return {};
 }

@@ -26,7 +26,7 @@ constexpr Duration kLastSwapPause = 50ms;
 constexpr Duration kOthersPause = 1s;  // until others freeze the job where its root does not
 constexpr std::uint32_t kTries = 3;
 constexpr Duration kTryPause = 500ms;   // between them
-constexpr Duration kOthersTurn = 10s;   // in which nothing becomes of what another has begun
+constexpr Duration kOthersTurn = 30s;   // in which nothing becomes of what another has begun
 constexpr Duration kLookAgain = 200ms;  // whether its time has passed
 
 std::string order_key(const JobKeys& keys) {
@@ -88,8 +88,9 @@ bool LastCheckpoint::has_run() const {
 
 // By now or soon all who are to end have said so.
 void LastCheckpoint::consider_stop() {
-  if (!own_ || context_.mirror.is_over()) return;
-  if (!is_on() || !has_run() || context_.is_evicted() || !context_.mirror.is_member()) return hooks_.leave(own_->code);
+  if (!own_) return;
+  if (context_.mirror.is_over() || !is_on() || !has_run() || context_.is_evicted() || !context_.mirror.is_member())
+    return hooks_.leave(own_->code);
   if (order_) return;
   if (!std::exchange(own_->told, true)) {
     const StoppingNode told{context_.self, own_->why, static_cast<std::uint64_t>(own_->patience / 1ms)};
@@ -107,10 +108,14 @@ void LastCheckpoint::consider_stop() {
     stopping.push_back(one);
     patience = std::min<Duration>(patience, std::chrono::milliseconds(one.grace_ms));
   }
-  if (ends_job(context_.mirror.roster().survivors(), stopping, context_.mirror.spec().replica_count))
-    return order(text("stopped by ", own_->why), std::max<Duration>(patience - kGraceKept, patience / 2));
-  // Who does not say so may be dead, which is known after the deadline: then as many are left may end with us.
   const Duration waited = context_.clock->now() - own_->since;
+  const Roster& roster = context_.mirror.roster();
+  const std::size_t dead = roster.members().size() - roster.survivors().size();
+  if (ends_job(roster.survivors(), dead, stopping, context_.mirror.spec().replica_count)) {
+    if (!context_.mirror.is_root() && waited < kOthersPause) return context_.drive_soon(kOthersPause - waited);
+    return order(text("stopped by ", own_->why), std::max<Duration>(patience - kGraceKept, patience / 2));
+  }
+  // Who does not say so may be dead, which is known after the deadline: then as many are left may end with us.
   const Duration half = own_->patience / 2;
   const Duration together =
       std::min<Duration>(kTogether + std::chrono::milliseconds(context_.mirror.spec().deadline_ms), half);
@@ -121,6 +126,7 @@ void LastCheckpoint::consider_stop() {
 
 bool LastCheckpoint::comes_before(const JobState& failed) {
   if (!is_on() || ended_ || !has_run() || std::max(context_.committed, failed.committed) == Step(0)) return false;
+  if (context_.mirror.roster().survivors().empty()) return false;  // nobody is left who could freeze
   if (!order_) order(failed.verdict, kVerdictPatience);
   return true;
 }
@@ -148,7 +154,12 @@ void LastCheckpoint::drive() {
   if (!is_on() || context_.ending) return;
   if (!order_ || context_.mirror.is_over()) return;
   if (!is_last(context_.mirror.state())) return freeze_all();
-  if (context_.mirror.is_in(JobPhase::quiescing)) write_parts();
+  if (!context_.mirror.is_in(JobPhase::quiescing)) return;
+  write_parts();
+  const JobState& state = context_.mirror.state();
+  if (!ended_ && !leading_.busy && state.leader == context_.self && is_late())
+    end(text("its newest step could not be written to storage within ", order_->patience_ms / 1000, " s: waiting for ",
+             state.waiting.empty() ? "the others" : state.waiting));
 }
 
 // The root asks for it; where it is away, whoever is there.
@@ -165,7 +176,7 @@ void LastCheckpoint::write_parts() {
   if (!record_ || record_->phase != LastPhase::writing || record_->generation != mirror.generation()) return;
   if (writing_.attempt == record_->attempt || context_.followed.frozen != mirror.generation()) return;
   if (writing_.progress) writing_.progress->cancel = true;
-  writing_ = {record_->attempt, {record_->attempt, {}, {}}, std::make_shared<PartProgress>()};
+  writing_ = {record_->attempt, {record_->attempt, {}, {}}, std::make_shared<PartProgress>(), 0};
   std::vector<std::pair<SlotToWrite, SourceKind>> slots;
   for (const PartToWrite& part : parts_of(*record_, mirror.state().seats, context_.self)) {
     std::optional<SlotToWrite> slot = slot_of(part);
@@ -177,6 +188,7 @@ void LastCheckpoint::write_parts() {
     }
   }
   if (slots.empty()) return;
+  writing_.seat_count = slots.size();
   (void)context_.environment->tasks.start(
       "pawl-last", [this, slots = std::move(slots), folder = record_->folder, progress = writing_.progress,
                     attempt = record_->attempt, generation = record_->generation] {
@@ -213,7 +225,8 @@ void LastCheckpoint::wrote(std::uint64_t attempt, Generation generation, const S
   if (attempt != writing_.attempt || context_.mirror.generation() != generation) return;
   if (status) {
     writing_.told.seats.push_back(what.seat);
-  } else if (status.error().code == Code::corrupt) {
+    if (writing_.told.seats.size() < writing_.seat_count) return;  // told once
+  } else if (status.error().code == Code::corrupt && !context_.is_evicted()) {
     const Struck struck{context_.self, before_of(context_.mirror, what.seat), kind, what.word.generation,
                         what.word.step};
     return hooks_.report({FaultKind::corrupt_source, context_.self, what.seat,
@@ -240,8 +253,8 @@ void LastCheckpoint::tell() {
 // --- Who leads
 
 // By this node's clock: nodes' clocks differ.
-bool LastCheckpoint::is_late() const {
-  return context_.clock->now() - ordered_at_ > std::chrono::milliseconds(order_->patience_ms);
+bool LastCheckpoint::is_late(Duration beyond) const {
+  return context_.clock->now() - ordered_at_ > std::chrono::milliseconds(order_->patience_ms) + beyond;
 }
 
 void LastCheckpoint::lead(const LastStep& last) {
@@ -250,18 +263,20 @@ void LastCheckpoint::lead(const LastStep& last) {
   if (const std::string path = hooks_.stored_at(last.step); !path.empty())
     return end(text("step ", last.step, " is in ", path));
   const bool is_ours = record_ && record_->generation == context_.mirror.generation();
-  if (record_ && record_->phase == LastPhase::published && record_->step == last.step)
+  const bool is_told = record_ && record_->phase == LastPhase::published && record_->step == last.step;
+  if (is_told || leading_.published == last.step)
     return end(
         text("step ", last.step, " is in ", checkpoint_path(context_.mirror.spec().checkpoints.path, last.step)));
+  if (leading_.busy && !is_late(kGraceKept / 3)) return context_.drive_soon(kLookAgain);
   if (is_late())
     return end(text("step ", last.step, " could not be written to storage within ", order_->patience_ms / 1000,
                     " s: give it more time (--grace)"));
-  if (leading_.busy) return context_.drive_soon(kLookAgain);
   if (leading_.failures >= kTries)
     return end(text("step ", last.step, " could not be written to storage: ", record_ ? record_->why : ""));
   context_.drive_soon(kLookAgain);
-  if (is_ours && record_->by != context_.self && context_.clock->now() - changed_at_ < kOthersTurn)
-    return drop_open();  // who leads may change
+  const bool by_another =
+      is_ours && record_->by != context_.self && contains(context_.mirror.roster().survivors(), record_->by);
+  if (by_another && context_.clock->now() - changed_at_ < kOthersTurn) return drop_open();  // who leads may change
   if (context_.clock->now() < leading_.not_before) return;
   const bool has_folder = leading_.open != nullptr && is_ours && leading_.attempt == record_->attempt;
   if (!has_folder || record_->phase != LastPhase::writing) return begin(last);
@@ -322,6 +337,8 @@ void LastCheckpoint::publish() {
   (void)context_.environment->tasks.start("pawl-last", [this, open = leading_.open, record = *record_, seat_count] {
     auto published = std::make_shared<Status>(open->publish(seat_count));
     context_.post([this, record, published] {
+      if (*published) leading_.published = record.step;
+      if (record_->attempt != record.attempt) return void(leading_.busy = false);
       if (!*published) return failed(published->error().what);
       LastRecord next = record;
       next.phase = LastPhase::published;

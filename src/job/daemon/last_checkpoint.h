@@ -48,6 +48,7 @@ class LastCheckpoint {
     std::uint64_t attempt = 0;
     PartTold told;
     std::shared_ptr<PartProgress> progress;
+    std::size_t seat_count = 0;  // that this node has to write
   };
   struct Leading {
     std::shared_ptr<OpenCheckpoint> open;
@@ -55,6 +56,7 @@ class LastCheckpoint {
     bool busy = false;
     std::uint32_t failures = 0;
     Duration not_before{};  // the next try
+    Step published;         // whether the record says so or not
   };
   struct Own {  // this node's end
     std::string why;
@@ -82,7 +84,7 @@ class LastCheckpoint {
   void drop_open();
   void swap(LastRecord next);
   void end(const std::string& what);
-  [[nodiscard]] bool is_late() const;
+  [[nodiscard]] bool is_late(Duration beyond = {}) const;
 
   NodeContext& context_;
   Memory& memory_;

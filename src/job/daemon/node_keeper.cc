@@ -17,8 +17,9 @@ constexpr int kShortLivesMax = 5;
 constexpr Duration kShortLife = seconds(1);
 constexpr Duration kRestartPause = milliseconds(200);
 constexpr Duration kDaemonGrace = seconds(1);
-constexpr Duration kLookAgain = milliseconds(20);  // whether memory has been given back
-constexpr Duration kKillWait = seconds(10);        // for a killed process to end, and more where it has much memory
+constexpr Duration kSameRequest = std::chrono::seconds(2);  // in which a second signal is the first one again
+constexpr Duration kLookAgain = milliseconds(20);           // whether memory has been given back
+constexpr Duration kKillWait = seconds(10);  // for a killed process to end, and more where it has much memory
 
 }  // namespace
 
@@ -110,10 +111,12 @@ void NodeKeeper::end(int code, Duration now) {
 }
 
 void NodeKeeper::stop(int signal, Duration now) {
+  if (asked_.signal != 0 && now - asked_.at < kSameRequest) return;  // from whoever told `pawl run` and all others
   const bool waits = options_.stop_grace > Duration::zero() && asked_.signal == 0 && phase_ == Phase::serving;
   if (!waits) return end(128 + signal, now);
   note_time(now);
   asked_.signal = signal;
+  asked_.at = now;
   asked_.ends_by = now + options_.stop_grace;
   log_info("node_stops", "signal", signal, "within_ms", options_.stop_grace / milliseconds(1));
   if (daemon_running_) tell(stop_asked(now));

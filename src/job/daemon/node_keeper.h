@@ -169,6 +169,7 @@ class NodeKeeper {
   struct Asked {
     bool new_life = false;  // once all have ended: with nothing of this one
     int signal = 0;         // this node is to end; 0: no
+    Duration at{};
     Duration ends_by{};
   };
   Asked asked_;

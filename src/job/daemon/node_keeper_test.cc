@@ -425,6 +425,11 @@ TEST_F(StoppedNode, EndsAfterItsGrace) {
 
 TEST_F(StoppedNode, ASecondSignalEndsItAtOnce) {
   keeper_.stop(2, now_);
+  pass(milliseconds(500), kAlive);
+  node_.take();
+  keeper_.stop(15, now_);
+  EXPECT_EQ(node_.take(), Words{}) << "all processes of a session are told, and we tell it again";
+  pass(seconds(2), kAlive);
   node_.take();
   keeper_.stop(2, now_);
   EXPECT_EQ(node_.take(), Words{"terminate trainer 0"});

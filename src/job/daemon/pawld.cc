@@ -455,7 +455,8 @@ void Pawld::drive_parts() {
   if (context_.ending) return;
   if (!context_.mirror.has_state()) return parts_->mover.consider_forming();
   parts_->generations.follow();
-  if (context_.ending || context_.is_evicted()) return;
+  if (context_.ending) return;
+  if (context_.is_evicted()) return parts_->last_checkpoint.drive();  // it may linger for what it holds
   parts_->mover.drive();
   parts_->persist.drive();
   parts_->last_checkpoint.drive();

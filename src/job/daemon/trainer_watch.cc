@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "env/files.h"
+#include "job/recovery/decide.h"
 #include "job/recovery/local_trainer.h"
 #include "job/recovery/spares.h"
 #include "job/recovery/suspect.h"
@@ -29,7 +30,8 @@ constexpr auto kReplaceBadText = Json::error_handler_t::replace;  // a trainer s
 
 void TrainerWatch::start_missing() {
   if (context_.ending || context_.is_evicted()) return;
-  if (context_.mirror.has_state() && context_.mirror.is_over()) return;  // nobody would give it a seat, or an end
+  // Nobody would give it a seat, or an end.
+  if (context_.mirror.has_state() && (context_.mirror.is_over() || is_last(context_.mirror.state()))) return;
   for (TrainerProcess& trainer : trainers_.places()) {
     if (trainer.pid != 0) continue;
     if (!trainer.death.unseen.empty()) on_unseen_death(trainer);

@@ -84,6 +84,7 @@ Status check_copies(std::span<const std::string> shares, std::span<const SeatBes
 // Whose folder it is, which another job may have taken over.
 Status check_owner(const std::string& folder, const std::string& owner) {
   const Result<std::string> claim = read_file(join_path(folder, kClaimName), kClaimBytesMax);
+  if (!claim && claim.error().code != Code::not_found) return claim.error();  // it may be another's
   if (owner.empty() || !claim || *claim == owner) return {};
   return Error{Code::invalid, text(folder, " belongs to job ", string_in(json::parse(*claim, nullptr, false), "job"),
                                    " now, which goes on from its checkpoints: this one writes none there any more")};

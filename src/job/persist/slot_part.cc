@@ -21,7 +21,8 @@ Status write_slot_part(CheckpointStore& store, const std::string& folder, Seat s
   const std::string info = to_json(SeatInfo{slot.samples(), spec.bucket_bytes});
   const auto pieces = share_of(layout, seat, slot.payload(), spec.layout, info);
   const std::string beside = text_of(beside_of(layout, seat, slot.payload()));
-  return store.write(folder, {seat, pieces, beside, values_in(layout, slot.payload()), &sums}, progress);
+  const std::string values(values_in(layout, slot.payload()));  // now: what is read after the proof is not proven
+  return store.write(folder, {seat, pieces, beside, values, &sums}, progress);
 }
 
 }  // namespace pawl::job

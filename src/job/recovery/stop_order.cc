@@ -204,12 +204,13 @@ std::vector<PartToWrite> parts_of(const LastRecord& record, std::span<const Memb
   return own;
 }
 
-bool ends_job(std::span<const NodeLife> members, std::span<const StoppingNode> stopping, std::uint32_t replica_count) {
+bool ends_job(std::span<const NodeLife> survivors, std::size_t dead_count, std::span<const StoppingNode> stopping,
+              std::uint32_t replica_count) {
   std::set<NodeLife> all;
   for (const StoppingNode& node : stopping) all.insert(node.life);
-  const auto going = std::ranges::count_if(members, [&all](NodeLife life) { return all.contains(life); });
-  const auto count = static_cast<std::size_t>(going);
-  return count > 0 && (count == members.size() || count > replica_count);
+  const auto going =
+      static_cast<std::size_t>(std::ranges::count_if(survivors, [&all](NodeLife life) { return all.contains(life); }));
+  return going > 0 && (going == survivors.size() || going + dead_count > replica_count);
 }
 
 }  // namespace pawl::job

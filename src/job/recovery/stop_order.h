@@ -87,9 +87,9 @@ struct PartToWrite {
 // What this node writes. Cost: linear in the seats of the job.
 [[nodiscard]] std::vector<PartToWrite> parts_of(const LastRecord& record, std::span<const Member> seats, NodeLife node);
 
-// Whether the job ends with these (cost: n log n): all members go, or more than `replica_count` of them, so that a seat's copies might all
-// go. Else a spare takes the place of each, or is waited for.
-[[nodiscard]] bool ends_job(std::span<const NodeLife> members, std::span<const StoppingNode> stopping,
-                            std::uint32_t replica_count);
+// Whether the job ends with these: all survivors go, or with the members that are dead and not replaced more than
+// `replica_count`, so that a seat's copies might all go. Else a spare takes the place of each, or is waited for. Cost: n log n.
+[[nodiscard]] bool ends_job(std::span<const NodeLife> survivors, std::size_t dead_count,
+                            std::span<const StoppingNode> stopping, std::uint32_t replica_count);
 
 }  // namespace pawl::job

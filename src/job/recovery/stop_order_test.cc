@@ -89,14 +89,15 @@ TEST(StopOrders, AJobEndsWithAllItsNodesOrMoreThanItsCopies) {
     for (const std::uint32_t node : nodes) out.push_back({life(node), "SIGTERM", 1000});
     return out;
   };
-  EXPECT_FALSE(ends_job(members, stopping({1}), 1));
-  EXPECT_TRUE(ends_job(members, stopping({1, 2}), 1));
-  EXPECT_FALSE(ends_job(members, stopping({1, 2}), 2));
-  EXPECT_TRUE(ends_job(members, stopping({0, 1, 2, 3}), 7));
-  EXPECT_FALSE(ends_job(members, stopping({1, 8}), 1)) << "node 8 is a spare";
-  EXPECT_FALSE(ends_job(members, {}, 0));
+  EXPECT_FALSE(ends_job(members, 0, stopping({1}), 1));
+  EXPECT_TRUE(ends_job(members, 0, stopping({1, 2}), 1));
+  EXPECT_FALSE(ends_job(members, 0, stopping({1, 2}), 2));
+  EXPECT_TRUE(ends_job(members, 1, stopping({1}), 1)) << "it may hold what is left of the dead one's";
+  EXPECT_TRUE(ends_job(members, 0, stopping({0, 1, 2, 3}), 7));
+  EXPECT_FALSE(ends_job(members, 0, stopping({1, 8}), 1)) << "node 8 is a spare";
+  EXPECT_FALSE(ends_job(members, 3, {}, 0));
   const std::vector<NodeLife> one = {life(0)};
-  EXPECT_TRUE(ends_job(one, stopping({0}), 1));
+  EXPECT_TRUE(ends_job(one, 0, stopping({0}), 1));
 }
 
 }  // namespace
