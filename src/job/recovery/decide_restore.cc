@@ -593,6 +593,19 @@ std::vector<Struck> gone_sources(const JobState& state, std::span<const NodeLife
   return struck;
 }
 
+static std::optional<Wait> wait_for_members(const JobState& state, const Roster& roster, const Reports& reports) {
+  std::vector<NodeLife> late = missing_of(roster, reports.members);
+  if (late.empty()) return std::nullopt;
+  std::string what = wait_for_reports(state.phase, late);
+  return Wait{std::move(what), std::move(late), false};
+}
+
+static Wait wait_for_evicted(const std::vector<NodeLife>& unheard, bool without_deadline) {
+  return {text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),
+          {},
+          without_deadline};
+}
+
 // One that has all of it, of each seat; lingering nodes' after all others, as the plan has them.
 static std::vector<Source> whole_sources(const Plan& plan, std::size_t seat_count) {
   std::vector<Source> whole;
@@ -610,16 +623,11 @@ std::variant<Wait, LastStep> decide_last(const QuiescingView& view) {
   const JobState& state = view.state;
   const Roster roster(state);
   const Reports reports = reports_of(view, roster);
-  if (std::vector<NodeLife> late = missing_of(roster, reports.members); !late.empty()) {
-    std::string what = wait_for_reports(state.phase, late);
-    return Wait{std::move(what), std::move(late), false};
-  }
+  if (std::optional<Wait> wait = wait_for_members(state, roster, reports)) return std::move(*wait);
   const bool anybody = is_anybody_there(view, reports);
   const Plan plan = best_plan(view, reports, state.evicted);
   const std::vector<NodeLife> unheard = unheard_of(view, reports.lingering);
-  if (!unheard.empty() && !is_enough(plan, anybody) && !view.lingering_late)
-    return Wait{
-        text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"), {}, false};
+  if (!unheard.empty() && !is_enough(plan, anybody) && !view.lingering_late) return wait_for_evicted(unheard, false);
   LastStep last{plan.resume, plan.committed, {}, {}};
   if (is_beyond_recovery(plan, anybody)) {
     last.why_not = plan.lost.empty() ? "no member is left" : joined(plan.lost, "; ");
@@ -640,10 +648,7 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
     return Wait{text("a fault (the job is ", name_of(state.phase), ")"), {}, true};
   const Roster roster(state);
   const Reports reports = reports_of(view, roster);
-  if (std::vector<NodeLife> late = missing_of(roster, reports.members); !late.empty()) {
-    std::string what = wait_for_reports(state.phase, late);
-    return Wait{std::move(what), std::move(late), false};
-  }
+  if (std::optional<Wait> wait = wait_for_members(state, roster, reports)) return std::move(*wait);
 
   const bool anybody = is_anybody_there(view, reports);
   const std::vector<NodeLife> unheard = unheard_of(view, reports.lingering);
@@ -652,10 +657,7 @@ Decision decide_restore(const QuiescingView& view, NodeLife self) {
   const bool is_stored = is_in_storage(with_storage(view, anybody, best));
   const Plan plan = is_stored ? best : with_last_resort(view, reports, anybody, unheard.empty(), best);
   const bool may_wait = !view.lingering_late || (is_beyond_recovery(plan, anybody) && !is_stored);
-  if (!unheard.empty() && !is_enough(plan, anybody) && may_wait)
-    return Wait{text("inventory of node ", numbers_of(unheard), ", which was evicted and may hold the only copies"),
-                {},
-                view.lingering_late};
+  if (!unheard.empty() && !is_enough(plan, anybody) && may_wait) return wait_for_evicted(unheard, view.lingering_late);
   std::string why_not;
   if (wishes_another(view)) {
     Result<World> world = world_of(view, reports, anybody, plan);
