@@ -33,9 +33,13 @@
 #include "job/erasure/parity.h"
 #include "job/erasure/parity_kernel.h"
 #include "job/erasure/parity_sums.h"
+#include "print.h"
 
 namespace pawl::job::bench {
 namespace {
+
+using pawl::bench::load;
+using pawl::bench::spread;
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kPieceBytes = 256 << 10;  // a bucket: what one call gets
@@ -49,13 +53,6 @@ constexpr std::size_t kHotBytes = 32 << 10;     // of a fragment: 4+2 of them st
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string load() {
-  std::ifstream file("/proc/loadavg");
-  std::string word;
-  file >> word;
-  return word;
 }
 
 // Fragments that lie one after the other, each on a page of its own.
@@ -340,14 +337,6 @@ class Rows {
   std::vector<Row> rows_;
   volatile std::uint64_t sink_ = 0;
 };
-
-std::string spread(std::vector<double> values, int digits) {
-  std::ranges::sort(values);
-  std::array<char, 64> out{};
-  std::snprintf(out.data(), out.size(), "%.*f (%.*f .. %.*f)", digits, values[values.size() / 2], digits,
-                values.front(), digits, values.back());
-  return out.data();
-}
 
 void measure(std::size_t bytes, int rounds, unsigned threads, const std::string& isal_path) {
   cpu_set_t set;

@@ -19,10 +19,14 @@
 #include "base/memory_kernel.h"
 #include "base/text.h"
 #include "job/trainer/slot_restore.h"
+#include "print.h"
 #include "scene.h"
 
 namespace pawl::job::bench {
 namespace {
+
+using pawl::bench::load;
+using pawl::bench::spread;
 
 constexpr std::size_t kPieceBytes = 256 << 10;  // a bucket
 
@@ -148,21 +152,6 @@ std::vector<Row> rows_of(Scene& scene, Torch* torch, std::map<unsigned, std::uni
     });
   }
   return rows;
-}
-
-std::string spread(std::vector<double> values, int digits) {
-  std::ranges::sort(values);
-  std::array<char, 64> out{};
-  std::snprintf(out.data(), out.size(), "%.*f (%.*f .. %.*f)", digits, values[values.size() / 2], digits,
-                values.front(), digits, values.back());
-  return out.data();
-}
-
-std::string load() {
-  std::ifstream file("/proc/loadavg");
-  std::string word;
-  file >> word;
-  return word;
 }
 
 void measure(std::uint64_t bytes, int rounds, const std::string& python) {

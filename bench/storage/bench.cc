@@ -28,11 +28,15 @@
 #include "job/persist/persist_record.h"
 #include "job/persist/slot_part.h"
 #include "memory/scene.h"
+#include "print.h"
 #include "reshape/raw.h"
 #include "trainers.h"
 
 namespace pawl::job::bench {
 namespace {
+
+using pawl::bench::load;
+using pawl::bench::spread;
 
 constexpr Seat kSeat{0};
 constexpr Generation kGeneration{1};
@@ -170,26 +174,11 @@ Sample mean(const Sample& one, const Sample& other) {
   return {(one.seconds + other.seconds) / 2, (one.core_seconds + other.core_seconds) / 2};
 }
 
-std::string spread(std::vector<double> values, int digits) {
-  std::ranges::sort(values);
-  std::array<char, 64> out{};
-  std::snprintf(out.data(), out.size(), "%.*f (%.*f .. %.*f)", digits, values[values.size() / 2], digits,
-                values.front(), digits, values.back());
-  return out.data();
-}
-
 template <class Of>
 std::string spread_of(const std::vector<Sample>& samples, int digits, const Of& of) {
   std::vector<double> values;
   for (const Sample& sample : samples) values.push_back(of(sample));
   return spread(std::move(values), digits);
-}
-
-std::string load() {
-  std::ifstream file("/proc/loadavg");
-  std::string word;
-  file >> word;
-  return word;
 }
 
 // What was measured of one thing, round by round, and of the raw one of the same rounds.
