@@ -166,9 +166,8 @@ std::string absolute(const std::string& path) {
   return path.empty() || path.front() == '/' ? path : text(here != nullptr ? here : ".", "/", path);
 }
 
-// The checkpoints of jobs in a folder that look whole, by their steps, the newest first.
-Result<std::vector<Step>> published_in(const std::string& folder) {
-  PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> listed, checkpoint::list_checkpoints(folder));
+// Those that look whole, by their steps, the newest first.
+std::vector<Step> published_in(const std::vector<checkpoint::ListedCheckpoint>& listed) {
   std::vector<Step> steps;
   for (const checkpoint::ListedCheckpoint& one : listed)
     if (one.finished && one.damage.empty()) steps.emplace_back(one.step);
@@ -178,8 +177,7 @@ Result<std::vector<Step>> published_in(const std::string& folder) {
 
 // "auto" must not begin with something else than the newest because that can't be looked at now, nor with what a job has
 // left behind that went on from an earlier one.
-Status check_newest(const std::string& folder) {
-  PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> listed, checkpoint::list_checkpoints(folder));
+Status check_newest(const std::vector<checkpoint::ListedCheckpoint>& listed) {
   const checkpoint::ListedCheckpoint* newest = nullptr;
   const checkpoint::ListedCheckpoint* last_written = nullptr;
   for (const checkpoint::ListedCheckpoint& one : listed) {
@@ -208,8 +206,9 @@ Status name_resume(const RunOptions& options, JobSpec& spec) {
         "--resume DIR/step-N");
   std::string folder = absolute(automatic ? options.checkpoint : parent_path(options.resume));
   if (automatic && !path_exists(folder)) return {};
-  if (automatic) PAWL_TRY(check_newest(folder));
-  PAWL_ASSIGN(std::vector<Step> steps, published_in(folder));
+  PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> listed, checkpoint::list_checkpoints(folder));
+  if (automatic) PAWL_TRY(check_newest(listed));
+  std::vector<Step> steps = published_in(listed);
   if (!automatic) {
     const std::string path = join_path(folder, last_name(options.resume));
     std::erase_if(steps, [&](Step step) { return checkpoint_path(folder, step) != path; });
