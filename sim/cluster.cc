@@ -26,6 +26,7 @@ Cluster::Cluster(const ClusterOptions& chosen)
       machines(scheduler, chosen.members + chosen.spares, chosen.bytes_a_second),
       control(machines),
       may_be_evicted_until(machines.count(), Duration::zero()),
+      pawld_began_at(machines.count(), Duration::zero()),
       may_be_late_until(machines.count(), Duration::zero()),
       began(scheduler.now()),
       told_(kToldWithin + 2 * std::chrono::milliseconds(chosen.deadline_ms)) {
@@ -416,6 +417,7 @@ void Cluster::on_state(const job::JobState& state) {
   if (decided) told_.begin(scheduler.now());
   const bool is_stored = !state.sources.empty() && state.sources.front().kind == job::SourceKind::storage;
   if (decided && is_stored) go_back(state);
+  if (decided) storage.goes_on_from(state.resume);
   if (decided && was_running && state.resume < committed_)
     return violate(text("generation ", state.generation, " goes back to step ", state.resume, ", and ", committed_,
                         " was committed: ", state.verdict));

@@ -194,6 +194,7 @@ class Cluster {
 
   // A machine may be evicted until then: something was done to it.
   std::vector<Duration> may_be_evicted_until;
+  std::vector<Duration> pawld_began_at;  // the last one of each machine
   // It can't reach the control until then: it may be late in a recovery that something else has begun.
   std::vector<Duration> may_be_late_until;
   Duration nobody_speaks_until{};         // all of them are stopped

@@ -281,6 +281,7 @@ class Injector : public std::enable_shared_from_this<Injector> {
         for (std::uint32_t i = 0; i < machines.count(); ++i)
           if (strikes(fault, i)) {
             ++cluster_.control.cuts[i];
+            blame_beginner(i, fault.length);
             Duration& late = cluster_.may_be_late_until[i];
             late = std::max(late, scheduler.now() + fault.length + 2s);
           }
@@ -293,9 +294,11 @@ class Injector : public std::enable_shared_from_this<Injector> {
         });
         break;
       case FaultType::control_down:
+        blame_beginners(fault.length);
         away(cluster_.control.downs, fault.length);
         break;
       case FaultType::control_stopped:
+        blame_beginners(fault.length);
         away(cluster_.control.stops, fault.length);
         break;
       case FaultType::late_watch:
@@ -424,6 +427,14 @@ class Injector : public std::enable_shared_from_this<Injector> {
   }
 
   // Its keeper has another one speak in time, unless something else takes more of that time.
+  // A daemon that has just begun may not have read the job yet, and answers nobody before it has.
+  void blame_beginner(std::uint32_t machine, Duration length) {
+    if (cluster_.scheduler.now() - cluster_.pawld_began_at[machine] < 1s) blame(machine, length);
+  }
+  void blame_beginners(Duration length) {
+    for (std::uint32_t i = 0; i < cluster_.machines.count(); ++i) blame_beginner(i, length);
+  }
+
   void blame_without_pawld() {
     for (const auto& [machine, until] : without_pawld_until_)
       if (until > cluster_.scheduler.now()) blame(machine, until - cluster_.scheduler.now());

@@ -127,6 +127,7 @@ Result<std::uint64_t> Node::next_incarnation(std::uint64_t last) {
 Result<std::uint64_t> Node::start_daemon(std::uint64_t incarnation, std::span<const HeldSegment> held,
                                          std::span<const job::FromKeeper> news) {
   Machines& machines = cluster_.machines;
+  cluster_.pawld_began_at[machine] = cluster_.scheduler.now();
   // Before it has read the job from the control it answers nobody.
   if (cluster_.control.cuts[machine] > 0 || cluster_.control.downs > 0 || cluster_.control.stops > 0) {
     Duration& until = cluster_.may_be_evicted_until[machine];

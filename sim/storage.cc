@@ -199,10 +199,9 @@ class SimulatedStored final : public job::StoredCheckpoint {
 class StorageClient final : public job::CheckpointStore {
  public:
   StorageClient(Storage& storage, Process& process) : storage_(storage), process_(process) {}
-  Result<std::unique_ptr<job::OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
-                                                     const std::string&) override {
+  Result<std::unique_ptr<job::OpenCheckpoint>> begin(const job::CheckpointOrder& order) override {
     std::string folder;
-    PAWL_TRY(storage_.begin(process_, path, attempt, folder));
+    PAWL_TRY(storage_.begin(process_, order, folder));
     return std::unique_ptr<job::OpenCheckpoint>(std::make_unique<SimulatedOpen>(storage_, folder));
   }
   Result<std::unique_ptr<job::StoredCheckpoint>> open(const std::string& path) override { return storage_.open(path); }
@@ -212,9 +211,7 @@ class StorageClient final : public job::CheckpointStore {
   Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder) override {
     return storage_.list(folder);
   }
-  Status remove(const std::string& folder, Step step, const std::string&) override {
-    return storage_.remove(folder, step);
-  }
+  Status remove(const checkpoint::ListedCheckpoint& one, const std::string&) override { return storage_.remove(one); }
   Status finish_removals(const std::string&, const std::string&) override { return {}; }
 
  private:
@@ -277,7 +274,21 @@ Status Storage::enter(const Call& call) {
   return {};
 }
 
-Status Storage::begin(Process& process, const std::string& path, std::uint64_t attempt, std::string& folder) {
+// As a store does that reads what is there.
+checkpoint::StoreIdentity Storage::identity_after(const job::CheckpointOrder& order) const {
+  checkpoint::StoreIdentity identity{text("attempt-", order.attempt), {}, 0};
+  const auto last = identities_.find(order.before);
+  if (last == identities_.end()) return identity;
+  identity.before.push_back({*checkpoint::parse_checkpoint_name(last_name(order.before)), last->second.id});
+  for (const checkpoint::StoreName& name : last->second.before)
+    if (published_.contains(job::checkpoint_path(parent_path(order.before), Step(name.step))))
+      identity.before.push_back(name);
+  return identity;
+}
+
+Status Storage::begin(Process& process, const job::CheckpointOrder& order, std::string& folder) {
+  const std::string& path = order.path;
+  const std::uint64_t attempt = order.attempt;
   const Call call = drawn();
   PAWL_TRY(enter(call));
   const auto is_taken = [&] {
@@ -293,7 +304,9 @@ Status Storage::begin(Process& process, const std::string& path, std::uint64_t a
   folder = text(path, ".pawl-partial/attempt-", attempt);
   if (folders_.contains(folder) && !folders_[folder].is_gone)
     cluster_.violate(text("attempt ", attempt, " was begun twice"));
-  folders_[folder] = {path, attempt, &process, false, {}};
+  folders_[folder] = {path, attempt, &process, false, {}, identity_after(order), {}};
+  const auto known = identities_.find(job::checkpoint_path(cluster_.spec.checkpoints.path, record_.published));
+  if (known != identities_.end()) folders_[folder].after = known->second.id;
   if (call.fails) {
     folders_[folder].is_gone = true;
     return failed(random_());
@@ -339,6 +352,8 @@ Status Storage::publish(const std::string& folder, std::uint32_t seat_count) {
       return Error{Code::not_found, text("the part of seat ", seat, " is not in ", folder)};
   check_published(open, seat_count);
   published_[open.path] = std::make_shared<const StoredParts>(std::move(open.parts));
+  identities_[open.path] = open.identity;
+  history_.insert(open.identity.id);
   newest_ = std::max(newest_, attempts_[open.attempt].second);
   published_at_ = cluster_.scheduler.now();
   committed_then_ = cluster_.greatest_committed();
@@ -363,19 +378,25 @@ Result<std::vector<checkpoint::ListedCheckpoint>> Storage::list(const std::strin
     one.step = *step;
     one.path = path;
     one.finished = true;
+    one.identity = identities_[path];
   }
   return listed;
 }
 
 // What is removed, nobody who follows the record may go back to.
-Status Storage::remove(const std::string& folder, Step step) {
+Status Storage::remove(const checkpoint::ListedCheckpoint& one) {
   const Call call = drawn();
   PAWL_TRY(enter(call));
+  const Step step(one.step);
   if (record_.published == step || contains(record_.older, step))
     cluster_.violate(
         text("step ", step, " is removed from storage, and the record names it: published ", record_.published));
-  if (published_.erase(job::checkpoint_path(folder, step)) == 0)
-    return Error{Code::not_found, text("step ", step, " is not there")};
+  if (!published_.contains(one.path)) return Error{Code::not_found, text("step ", step, " is not there")};
+  if (identities_[one.path].id != one.identity.id) return Error{Code::stale, text("another step ", step, " is there")};
+  if (!history_.contains(one.identity.id))
+    cluster_.violate(text("step ", step, " is removed from storage, and is of a history that was left"));
+  published_.erase(one.path);
+  identities_.erase(one.path);
   ++removals_;
   return call.fails ? Status(failed(random_())) : Status();
 }
@@ -406,6 +427,13 @@ void Storage::check_published(const Folder& folder, std::uint32_t seat_count) {
     return cluster_.violate(text(what, " lies at ", folder.path));
   if (seat_count != cluster_.first_world() || folder.parts.size() != seat_count)
     return cluster_.violate(text(what, " has parts of ", folder.parts.size(), " seats, of ", seat_count));
+  for (const checkpoint::StoreName& name : folder.identity.before)
+    if (!history_.contains(name.id) || name.step > step.value)
+      return cluster_.violate(text(what, " says that step ", name.step, " was before it, which was left"));
+  // Who writes the last one may not have heard of what was published just now.
+  if (folder.identity.before.empty() && !folder.after.empty() && history_.contains(folder.after) &&
+      folder.attempt < job::kLastAttempts)
+    return cluster_.violate(text(what, " does not say that ", folder.after, " was before it"));
   cluster_.look();
   for (std::uint32_t seat = 0; seat < seat_count; ++seat) {
     if (step > Step(cluster_.greatest_committed()) && !sealed_[step.value].contains(seat))
@@ -440,6 +468,12 @@ void Storage::on_last_record(const std::string& json) {
            "phase", static_cast<int>(record->phase), "why", record->why);
   if (!cluster_.options.is_stopped) return cluster_.violate("a job writes its last checkpoint that nobody has stopped");
   attempts_[record->attempt] = {record->generation, record->step};
+}
+
+// Whatever was written of later steps is left behind.
+void Storage::goes_on_from(Step resume) {
+  for (const auto& [path, identity] : identities_)
+    if (*checkpoint::parse_checkpoint_name(last_name(path)) > resume.value) history_.erase(identity.id);
 }
 
 void Storage::went_back(Step resume) {

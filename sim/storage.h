@@ -75,6 +75,7 @@ class Storage {
   [[nodiscard]] bool is_flipped(Step step) const { return flipped_.contains(step.value); }
   void flipped(Step step) { flipped_.insert(step.value); }  // bits of it, in some memory
   void went_back(Step resume);                              // the job goes on from that checkpoint
+  void goes_on_from(Step resume);                           // or from memory
   void on_strike();                                         // a fault
   void look();                                              // now and then
   void check_end();                                         // the job has finished
@@ -91,6 +92,8 @@ class Storage {
     Process* owner = nullptr;
     bool is_gone = false;
     StoredParts parts;
+    checkpoint::StoreIdentity identity;
+    std::string after;  // the record named this one as published when it was begun
   };
   struct Call {
     Duration takes{};
@@ -103,12 +106,13 @@ class Storage {
   [[nodiscard]] Call drawn();
   [[nodiscard]] bool is_spoiled() const;
   Status enter(const Call& call);
-  [[nodiscard]] Status begin(Process& process, const std::string& path, std::uint64_t attempt, std::string& folder);
+  [[nodiscard]] Status begin(Process& process, const job::CheckpointOrder& order, std::string& folder);
+  [[nodiscard]] checkpoint::StoreIdentity identity_after(const job::CheckpointOrder& order) const;
   [[nodiscard]] Status write(const std::string& folder, const job::SeatPart& part, job::PartProgress& progress);
   [[nodiscard]] Status publish(const std::string& folder, std::uint32_t seat_count);
   void remove(const std::string& folder);
   [[nodiscard]] Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder);
-  [[nodiscard]] Status remove(const std::string& folder, Step step);
+  [[nodiscard]] Status remove(const checkpoint::ListedCheckpoint& one);
   [[nodiscard]] Result<std::unique_ptr<job::StoredCheckpoint>> open(const std::string& path);
 
   void check_published(const Folder& folder, std::uint32_t seat_count);
@@ -121,6 +125,8 @@ class Storage {
   std::mt19937_64 random_;
   std::map<std::string, Folder> folders_;  // that were begun
   std::map<std::string, std::shared_ptr<const StoredParts>> published_;
+  std::map<std::string, checkpoint::StoreIdentity> identities_;  // of those
+  std::set<std::string> history_;                                // ids of those that led to where the job is
   Step newest_;
   bool is_calm_ = false;
   Duration hung_until_{};  // the last call that took long

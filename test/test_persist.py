@@ -183,6 +183,38 @@ class PersistTest(JobTest):
                                       os.path.join(self.folder, f"step-{STEPS}"))
                 self.assertEqual(0, code, said)
 
+    def test_two_histories_in_one_folder(self):
+        """One goes on from a step of the other: neither is taken for the other, whatever the numbers are."""
+        with self.persisted(60, hold_end=False) as job:
+            self.finish(job)
+        undisturbed = self.folder + "-undisturbed"
+        shutil.copytree(self.folder, undisturbed)
+        left = self.published()
+        first = left[1]
+        named = os.path.join(self.folder, f"step-{first}")
+        with self.persisted(35, "--resume", named, "--keep-last", "2", wait=False, hooks=False,
+                            size={"steps": STEPS - 15}) as job:
+            self.assertEqual(0, job.wait_end(120), job.tail())
+        there = self.published()
+        self.assertEqual(set(), set(left[2:]) - set(there), "what was left behind stays")
+        self.assertNotIn(left[0], there, "what led to the step with which it began is its own")
+        code, said = run_pawl("ls", "-o", "json", self.folder)
+        self.assertEqual(0, code, said)
+        behind = {one["step"]: one["left_behind"] for one in json.loads(said)["checkpoints"]}
+        self.assertEqual({step: step in left for step in there}, behind)
+        own = [step for step in there if not behind[step]]
+        self.assertEqual(STEPS - 15, own[-1])
+        self.assertEqual(2, len(own))
+        code, said = run_pawl("prune", self.folder, "--keep-last", "1", "--dry-run")
+        self.assertEqual(0, code, said)
+        self.assert_says(said, f"would remove {os.path.join(self.folder, f'step-{own[0]}')}", "--left-behind")
+        with self.persisted(100, "--resume", "auto", wait=False, hooks=False) as job:
+            self.assertEqual(0, job.wait_end(120), job.tail())
+            self.assertEqual(STEPS - 14, min(line["step"] for line in job.run().lines))
+            self.assert_says(job.output(), f"step-{STEPS} is of a history that was left")
+        code, said = run_pawl("diff", *(os.path.join(folder, f"step-{STEPS}") for folder in (undisturbed, self.folder)))
+        self.assertEqual(0, code, said)
+
     def test_a_node_dies_while_a_job_begins_with_a_checkpoint(self):
         with self.persisted(100, hold_end=False) as job:
             self.finish(job)

@@ -96,7 +96,7 @@ class Job {
     Phases phases;
     std::unique_ptr<OpenCheckpoint> open;
     PartProgress progress;
-    phases["begin the folder"] = timed([&] { open = must(store_->begin(path(), ++attempt_, "")); });
+    phases["begin the folder"] = timed([&] { open = must(store_->begin({path(), ++attempt_, "", ""})); });
     if (!one_pass) phases["prove the slot"] = timed([&] { must(slot().verify()); });
     phases["write the part"] = timed([&] {
       if (one_pass) {

@@ -12,6 +12,7 @@
 #include "cli/job/run_directory.h"
 #include "cli/job/trainer_command.h"
 #include "cli/output.h"
+#include "env/random.h"
 
 namespace pawl {
 namespace {

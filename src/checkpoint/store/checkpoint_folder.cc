@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
 #include "checkpoint/formats/native/store_view.h"
@@ -22,16 +23,27 @@ namespace {
 constexpr std::string_view kNamePrefix = "step-";
 constexpr std::string_view kRemovedSuffix = ".pawl-removed";  // what has lost its name and is being deleted
 
-std::int64_t written_at(const std::string& path) {
+std::uint64_t written_at(const std::string& path) {
   struct stat found {};
-  return ::stat(path.c_str(), &found) == 0 ? static_cast<std::int64_t>(found.st_mtime) : 0;
+  if (::stat(path.c_str(), &found) != 0 || found.st_mtim.tv_sec < 0) return 0;
+  return static_cast<std::uint64_t>(found.st_mtim.tv_sec) * 1000 +
+         static_cast<std::uint64_t>(found.st_mtim.tv_nsec) / 1'000'000;
+}
+
+std::string id_at(const std::string& path) {
+  const Result<StoreIdentity> identity = read_store_identity(path);
+  return identity ? identity->id : "";
 }
 
 void look_into(ListedCheckpoint& one) {
   const std::string marker = join_path(one.path, kStoreMarkerName);
   one.finished = path_exists(marker);
-  one.written_s = written_at(one.finished ? marker : one.path);
+  one.written_ms = written_at(one.finished ? marker : one.path);
   if (!one.finished) return;
+  if (Result<StoreIdentity> identity = read_store_identity(one.path)) {
+    one.identity = std::move(*identity);
+    if (one.identity.written_ms != 0) one.written_ms = one.identity.written_ms;
+  }
   const Result<StoreManifest> manifest = read_store_manifest(one.path);
   const auto found = [&one](const Error& error) {
     one.damage = error.what;
@@ -68,6 +80,17 @@ Result<Fd> hold(const std::string& path) {
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return Error{Code::stale, text(path, " is being replaced or removed by another process")};
   return fd;
+}
+
+bool is_at(const Fd& held, const std::string& path) {
+  struct stat ours {
+  }, there{};
+  return ::fstat(held.get(), &ours) == 0 && ::lstat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
+         ours.st_dev == there.st_dev;
+}
+
+Error was_replaced(const std::string& path) {
+  return {Code::stale, text(path, " is another checkpoint than was listed: it has been replaced, and stays")};
 }
 
 Status delete_removed(const std::string& removed) {
@@ -124,6 +147,24 @@ std::vector<std::uint64_t> sound_steps(std::span<const ListedCheckpoint> listed)
   return steps;
 }
 
+const ListedCheckpoint* last_written(std::span<const ListedCheckpoint> listed) {
+  const ListedCheckpoint* last = nullptr;
+  for (const ListedCheckpoint& one : listed)
+    if (one.finished && (one.damage.empty() || one.is_unknown))
+      if (last == nullptr || one.written_ms >= last->written_ms) last = &one;
+  return last;
+}
+
+std::vector<ListedCheckpoint> history_of(std::span<const ListedCheckpoint> listed, const ListedCheckpoint& last) {
+  std::vector<ListedCheckpoint> history;
+  for (const ListedCheckpoint& one : listed) {
+    const StoreName name{one.step, one.identity.id};
+    const bool is_before = one.finished && !name.id.empty() && contains(last.identity.before, name);
+    if (is_before || one.path == last.path) history.push_back(one);
+  }
+  return history;
+}
+
 std::vector<std::uint64_t> to_remove(std::vector<std::uint64_t> sound, Retention retention) {
   if (retention.keep_last == 0 || sound.size() <= retention.keep_last) return {};
   std::ranges::sort(sound);
@@ -133,14 +174,19 @@ std::vector<std::uint64_t> to_remove(std::vector<std::uint64_t> sound, Retention
   return sound;
 }
 
-Status remove_checkpoint(const std::string& given) {
+Status remove_checkpoint(const std::string& given, const std::string& id) {
   const std::string folder = parent_path(given);
   const std::string path = join_path(folder, last_name(given));
   PAWL_TRY(check_removable(path));
   const std::string removed = text(path, kRemovedSuffix);
   PAWL_TRY(delete_removed(removed));  // of the last one of that step, which was killed
   PAWL_ASSIGN(const Fd held, hold(path));
+  if (id_at(path) != id) return was_replaced(path);
   if (::rename(path.c_str(), removed.c_str()) != 0) return refused(path, errno);
+  if (!is_at(held, removed)) {  // another one got the name in this moment, and is given it back
+    (void)::renameat2(AT_FDCWD, removed.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE);
+    return was_replaced(path);
+  }
   // Before anything of it is deleted: else a crash may bring the name back, and not all that was behind it.
   if (Status synced = real_files().sync_directory(folder); !synced) {
     (void)::rename(removed.c_str(), path.c_str());

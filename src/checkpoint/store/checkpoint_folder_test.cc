@@ -15,15 +15,19 @@ namespace {
 
 class CheckpointFolderTest : public testing::Test {
  protected:
-  std::string save(std::uint64_t step) {
+  std::string save(std::uint64_t step, const StoreIdentity& identity = {}) {
     const std::string path = directory_.path(checkpoint_name(step));
-    auto store = StoreFolder::begin(path);
+    StoreOptions options;
+    options.overwrite = true;
+    auto store = StoreFolder::begin(path, options);
     EXPECT_TRUE(store) << store.error().what;
     const std::vector<StorePiece> pieces{whole_of("wte", "weight", ElementType::uint8, {64}, bytes_),
                                          whole_of("seat0", "seat_volatile", ElementType::uint8, {64}, bytes_)};
     const auto share = write_store_part(store->folder(), 0, pieces, small_options());
     EXPECT_TRUE(share) << share.error().what;
-    EXPECT_TRUE(store->publish(std::vector<std::string>{*share}));
+    StorePublishOptions publish;
+    publish.identity = identity;
+    EXPECT_TRUE(store->publish(std::vector<std::string>{*share}, publish));
     return path;
   }
   [[nodiscard]] std::vector<ListedCheckpoint> listed() const {
@@ -58,7 +62,7 @@ TEST_F(CheckpointFolderTest, AreListedByStepAndOthersAreNotMentioned) {
   EXPECT_EQ(found[0].damage, "");
   EXPECT_EQ(found[0].tensors, 1u) << "what only the job reads is not counted";
   EXPECT_GT(found[0].bytes, 128u);
-  EXPECT_GT(found[0].written_s, 1'700'000'000);
+  EXPECT_GT(found[0].written_ms, 1'700'000'000'000u);
   EXPECT_EQ(list_checkpoints(directory_.path("nothing")).error().code, Code::not_found);
 }
 
@@ -81,6 +85,38 @@ TEST_F(CheckpointFolderTest, OneByItsOwnPathIsListedAlone) {
   ASSERT_TRUE(found);
   ASSERT_EQ(found->size(), 1u);
   EXPECT_EQ(found->front().step, 20u);
+}
+
+TEST_F(CheckpointFolderTest, EachSaysWhichWereBeforeIt) {
+  save(10, {"a10", {}, 1000});
+  save(20, {"a20", {{10, "a10"}}, 2000});
+  save(30, {"a30", {{20, "a20"}, {10, "a10"}}, 3000});
+  save(25, {"b25", {{20, "a20"}, {10, "gone"}}, 4000});
+  save(40);
+  const auto found = listed();
+  ASSERT_EQ(found.size(), 5u);
+  EXPECT_EQ(found[2].identity, (StoreIdentity{"b25", {{20, "a20"}, {10, "gone"}}, 4000}));
+  EXPECT_EQ(found[2].written_ms, 4000u);
+  const auto steps = [&](const ListedCheckpoint& last) {
+    std::vector<std::uint64_t> out;
+    for (const ListedCheckpoint& one : history_of(found, last)) out.push_back(one.step);
+    return out;
+  };
+  EXPECT_EQ(steps(found[3]), (std::vector<std::uint64_t>{10, 20, 30}));
+  EXPECT_EQ(steps(found[2]), (std::vector<std::uint64_t>{20, 25})) << "its 10 was another one";
+  EXPECT_EQ(steps(found[4]), (std::vector<std::uint64_t>{40})) << "it says nothing";
+  EXPECT_EQ(last_written(found)->step, 40u);
+  EXPECT_EQ(last_written(std::span(found).first(4))->step, 25u);
+  EXPECT_EQ(last_written({}), nullptr);
+}
+
+TEST_F(CheckpointFolderTest, OneThatHasBeenReplacedSinceItWasListedStays) {
+  const std::string path = save(10, {"old", {}, 1});
+  save(10, {"new", {}, 2});
+  EXPECT_EQ(remove_checkpoint(path, "old").error().code, Code::stale);
+  EXPECT_EQ(listed().front().identity.id, "new");
+  EXPECT_TRUE(remove_checkpoint(path, "new"));
+  EXPECT_TRUE(listed().empty());
 }
 
 // --- Retention
@@ -117,17 +153,17 @@ TEST(Retention, CountsOnlyWhatIsSound) {
 TEST_F(CheckpointFolderTest, OneIsRemovedAndNothingElse) {
   const std::string gone = save(10);
   save(20);
-  EXPECT_TRUE(remove_checkpoint(gone + "/"));
+  EXPECT_TRUE(remove_checkpoint(gone + "/", ""));
   const auto names = real_files().list(directory_.path());
   ASSERT_TRUE(names);
   EXPECT_EQ(*names, std::vector<std::string>{"step-20"});
-  EXPECT_EQ(remove_checkpoint(gone).error().code, Code::not_found);
+  EXPECT_EQ(remove_checkpoint(gone, "").error().code, Code::not_found);
 }
 
 TEST_F(CheckpointFolderTest, ADamagedOneCanBeRemoved) {
   const std::string path = save(10);
   std::filesystem::resize_file(join_path(path, kStoreManifestName), 10);
-  EXPECT_TRUE(remove_checkpoint(path));
+  EXPECT_TRUE(remove_checkpoint(path, ""));
   EXPECT_FALSE(path_exists(path));
 }
 
@@ -140,7 +176,7 @@ TEST_F(CheckpointFolderTest, WhatIsNoCheckpointOfOursIsNotRemoved) {
   const std::string other = directory_.path("step-30");
   std::filesystem::create_directories(join_path(other, "notes"));
   for (const std::string& path : {named, link, other}) {
-    EXPECT_EQ(remove_checkpoint(path).error().code, Code::invalid) << path;
+    EXPECT_EQ(remove_checkpoint(path, "").error().code, Code::invalid) << path;
     EXPECT_TRUE(path_exists(path)) << path;
   }
   EXPECT_TRUE(path_exists(join_path(kept, kStoreMarkerName)));
@@ -157,7 +193,7 @@ TEST_F(CheckpointFolderTest, TheNextRemovalDeletesWhatAKilledOneLeft) {
     std::filesystem::remove(join_path(path, kStoreManifestName));
   }
   EXPECT_EQ(listed().size(), 2u) << "it is no checkpoint";
-  EXPECT_TRUE(remove_checkpoint(directory_.path("step-10")));
+  EXPECT_TRUE(remove_checkpoint(directory_.path("step-10"), ""));
   EXPECT_FALSE(path_exists(left)) << "the step that is removed again";
   EXPECT_TRUE(path_exists(other));
   EXPECT_TRUE(finish_removals(directory_.path()));
@@ -174,7 +210,7 @@ TEST_F(CheckpointFolderTest, WhatSomebodyElseRemovesIsLeftToThem) {
   const Fd held(::open(path.c_str(), O_RDONLY | O_DIRECTORY)), deleted(::open(left.c_str(), O_RDONLY | O_DIRECTORY));
   ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
   ASSERT_EQ(::flock(deleted.get(), LOCK_EX), 0);
-  EXPECT_EQ(remove_checkpoint(path).error().code, Code::stale);
+  EXPECT_EQ(remove_checkpoint(path, "").error().code, Code::stale);
   EXPECT_TRUE(finish_removals(directory_.path()));
   EXPECT_TRUE(path_exists(path));
   EXPECT_TRUE(path_exists(left));

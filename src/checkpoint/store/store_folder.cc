@@ -310,7 +310,7 @@ Status StoreFolder::publish(std::span<const std::string> shares, const StorePubl
     return Error{Code::invalid, text("publish: ", again.error().what)};
   for (const StoreFile& file : manifest.files) (void)output_->path_of(file.name);
   PAWL_TRY(write_synced(join_path(folder_, kStoreManifestName), content));
-  PAWL_TRY(write_synced(output_->path_of(std::string(kStoreMarkerName)), marker_of(content)));
+  PAWL_TRY(write_synced(output_->path_of(std::string(kStoreMarkerName)), marker_of(content, options.identity)));
   PAWL_TRY(output_->publish());
   output_.reset();
   return {};

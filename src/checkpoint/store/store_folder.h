@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/formats/native/store_manifest.h"
 #include "checkpoint/output/partial_output.h"
 #include "checkpoint/reshape/execute.h"
 #include "checkpoint/store/memory_sums.h"
@@ -76,6 +77,7 @@ struct StorePublishOptions {
   std::vector<std::pair<std::string, std::string>> aliases;  // tied names: alias, the name that is kept
   EqualBoxes equal_boxes = EqualBoxes::refuse;
   std::set<std::pair<std::string, std::string>> may_differ = {};  // name, role
+  StoreIdentity identity = {};
 };
 
 class StoreFolder {

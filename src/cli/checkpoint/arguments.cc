@@ -266,6 +266,8 @@ void add_checkpoints(CLI::App& app, CheckpointArguments& all, std::function<int(
       ->check(positive);
   prune->add_option("--keep-every", p.keep_every, "also keep each checkpoint whose step is a multiple of E")
       ->check(positive);
+  prune->add_flag("--left-behind", p.left_behind,
+                  "remove those, too, that a job has left behind which went on from an earlier step");
   prune->add_flag("--damaged", p.damaged, "remove damaged ones, too, if at least one is sound");
   prune->add_flag("--dry-run", p.dry_run, "show what would be removed, and remove nothing");
   add_output(*prune, p.json);

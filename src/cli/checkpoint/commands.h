@@ -74,7 +74,8 @@ struct PruneOptions {
   std::string path;  // a folder with checkpoints
   std::uint64_t keep_last = 0;
   std::uint64_t keep_every = 0;
-  bool damaged = false;  // these go as well, as long as one is sound
+  bool left_behind = false;  // those of other histories than the last one go as well
+  bool damaged = false;      // these go as well, as long as one is sound
   bool dry_run = false;
   bool json = false;
 };

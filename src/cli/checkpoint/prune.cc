@@ -23,6 +23,7 @@ struct Pruned {
   std::vector<ListedCheckpoint> kept;     // sound or damaged
   json failed = json::array();
   std::uint64_t bytes = 0;
+  std::size_t left_behind = 0;  // of `kept`, of other histories
 };
 
 bool is_damaged(const ListedCheckpoint& one) {
@@ -54,14 +55,34 @@ json json_of(const std::vector<ListedCheckpoint>& all) {
   return out;
 }
 
+bool is_among(const std::vector<ListedCheckpoint>& all, const ListedCheckpoint& one) {
+  return std::ranges::any_of(all, [&](const ListedCheckpoint& other) { return other.path == one.path; });
+}
+
+// Those that are counted: of the history that was written last, and what says nothing of its history.
+std::vector<ListedCheckpoint> counted_of(const std::vector<ListedCheckpoint>& found) {
+  const ListedCheckpoint* const last = last_written(found);
+  std::vector<ListedCheckpoint> counted = found;
+  if (last == nullptr) return counted;
+  const std::vector<ListedCheckpoint> history = history_of(found, *last);
+  std::erase_if(counted, [&](const ListedCheckpoint& one) {
+    return one.finished && !one.identity.id.empty() && !is_among(history, one);
+  });
+  return counted;
+}
+
 Pruned prune(const std::vector<ListedCheckpoint>& found, const PruneOptions& options) {
-  const std::vector<std::uint64_t> old = to_remove(sound_steps(found), {options.keep_last, options.keep_every});
+  const std::vector<ListedCheckpoint> counted = counted_of(found);
+  const std::vector<std::uint64_t> old = to_remove(sound_steps(counted), {options.keep_last, options.keep_every});
   Pruned all;
   for (ListedCheckpoint one : found) {
     if (!one.finished) continue;
-    const bool goes = is_damaged(one) ? options.damaged && !one.is_unknown : contains(old, one.step);
+    const bool is_left = !is_among(counted, one);
+    const bool is_old = is_left ? options.left_behind : contains(old, one.step);
+    const bool goes = is_damaged(one) ? options.damaged && !one.is_unknown : is_old;
     one.bytes = bytes_in(one.path);
-    const Status removed = goes && !options.dry_run ? remove_checkpoint(one.path) : Status();
+    if (is_left && !goes) ++all.left_behind;
+    const Status removed = goes && !options.dry_run ? remove_checkpoint(one.path, one.identity.id) : Status();
     if (!removed && removed.error().code == Code::not_found) continue;  // by somebody else
     if (!removed) {
       say(printable(removed.error().what));
@@ -79,6 +100,8 @@ void print_text(const Pruned& all, const PruneOptions& options) {
     print(text(verb, " ", printable(one.path), ", ", bytes_text(one.bytes), is_damaged(one) ? ", damaged" : "", "\n"));
   print(text(verb, " ", all.removed.size(), all.removed.size() == 1 ? " checkpoint, " : " checkpoints, ",
              bytes_text(all.bytes), "; kept: ", names_of(all.kept), "\n"));
+  if (all.left_behind > 0)
+    print(text("of those ", all.left_behind, " of a history that was left: --left-behind removes them, too\n"));
   const auto damaged = std::ranges::count_if(all.kept, is_damaged);
   if (damaged > 0 && !options.damaged) print(text("of those ", damaged, " damaged: --damaged removes them, too\n"));
 }

@@ -17,6 +17,7 @@
 #include "cli/job/trainer_command.h"
 #include "env/files.h"
 #include "env/network.h"
+#include "env/random.h"
 #include "job/daemon/keeper_output.h"
 #include "job/persist/checkpoint_store.h"
 #include "job/persist/persist_record.h"
@@ -167,33 +168,30 @@ std::string absolute(const std::string& path) {
 }
 
 // Those that look whole, by their steps, the newest first.
-std::vector<Step> published_in(const std::vector<checkpoint::ListedCheckpoint>& listed) {
+std::vector<Step> sound_in(std::span<const checkpoint::ListedCheckpoint> listed) {
   std::vector<Step> steps;
-  for (const checkpoint::ListedCheckpoint& one : listed)
-    if (one.finished && one.damage.empty()) steps.emplace_back(one.step);
-  std::ranges::sort(steps, std::greater());
+  for (const std::uint64_t step : checkpoint::sound_steps(listed)) steps.emplace_back(step);
+  std::ranges::reverse(steps);
   return steps;
 }
 
-// "auto" must not begin with something else than the newest because that can't be looked at now, nor with what a job has
-// left behind that went on from an earlier one.
-Status check_newest(const std::vector<checkpoint::ListedCheckpoint>& listed) {
-  const checkpoint::ListedCheckpoint* newest = nullptr;
-  const checkpoint::ListedCheckpoint* last_written = nullptr;
-  for (const checkpoint::ListedCheckpoint& one : listed) {
-    if (!one.finished || (!one.damage.empty() && !one.is_unknown)) continue;
-    if (newest == nullptr || one.step > newest->step) newest = &one;
-    if (last_written == nullptr || one.written_s >= last_written->written_s) last_written = &one;
-  }
-  if (newest != nullptr && newest->is_unknown)
-    return Error{Code::io, text("--resume auto: the newest checkpoint can't be looked at: ", newest->damage,
+// Of the history that was written last, so that a job goes on with what the last one did. It must not begin with something else
+// because the newest can't be looked at now; nor guess, where one of two says nothing of its history.
+Result<std::vector<Step>> newest_history(const std::vector<checkpoint::ListedCheckpoint>& listed) {
+  const checkpoint::ListedCheckpoint* const last = checkpoint::last_written(listed);
+  if (last == nullptr) return std::vector<Step>();
+  if (last->is_unknown)
+    return Error{Code::io, text("--resume auto: the newest checkpoint can't be looked at: ", last->damage,
                                 "; name the one to begin with by --resume DIR/step-N")};
-  if (newest != last_written)
-    return Error{Code::invalid,
-                 text("--resume auto: ", newest->path, " has the greatest step, but ", last_written->path,
-                      " was written later, by a job that went on from an earlier step: name the one to begin with by "
-                      "--resume DIR/step-N")};
-  return {};
+  for (const checkpoint::ListedCheckpoint& one : listed) {
+    if (!one.finished || one.step <= last->step || (!one.damage.empty() && !one.is_unknown)) continue;
+    if (one.identity.id.empty() || last->identity.id.empty())
+      return Error{Code::invalid, text("--resume auto: ", one.path, " has the greatest step, but ", last->path,
+                                       " was written later, and they don't say whether one led to the other: name the "
+                                       "one to begin with by --resume DIR/step-N")};
+    say(text("--resume auto: ", last->path, " was written last; ", one.path, " is of a history that was left"));
+  }
+  return sound_in(last->identity.id.empty() ? listed : checkpoint::history_of(listed, *last));
 }
 
 // With what it begins.
@@ -207,9 +205,10 @@ Status name_resume(const RunOptions& options, JobSpec& spec) {
   std::string folder = absolute(automatic ? options.checkpoint : parent_path(options.resume));
   if (automatic && !path_exists(folder)) return {};
   PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> listed, checkpoint::list_checkpoints(folder));
-  if (automatic) PAWL_TRY(check_newest(listed));
-  std::vector<Step> steps = published_in(listed);
-  if (!automatic) {
+  std::vector<Step> steps = sound_in(listed);
+  if (automatic) {
+    PAWL_ASSIGN(steps, newest_history(listed));
+  } else {
     const std::string path = join_path(folder, last_name(options.resume));
     std::erase_if(steps, [&](Step step) { return checkpoint_path(folder, step) != path; });
     if (steps.empty())

@@ -17,6 +17,7 @@
 #include "cli/job/trainer_command.h"
 #include "env/files.h"
 #include "env/process.h"
+#include "env/random.h"
 #include "job/daemon/keeper.h"
 
 namespace pawl::job {
@@ -220,19 +221,6 @@ Result<std::string> read_token(const std::string& path) {
   std::erase_if(token, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
   if (token.empty()) return Error{Code::invalid, text("token file ", path, ": empty; write a secret into it")};
   return token;
-}
-
-std::string random_hex(std::size_t byte_count) {
-  std::string hex;
-  std::string bytes(byte_count, '\0');
-  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-  }
-  for (const char c : bytes) {
-    constexpr const char* kDigits = "0123456789abcdef";
-    hex += kDigits[static_cast<unsigned char>(c) >> 4];
-    hex += kDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return hex;
 }
 
 std::string token_digest(const std::string& token) {

@@ -65,7 +65,6 @@ void keep_logs_only(const std::string& directory);
 
 // First line of the file, without blanks. Fails: `not_found`, `invalid` (empty, or others may read it).
 [[nodiscard]] Result<std::string> read_token(const std::string& path);
-[[nodiscard]] std::string random_hex(std::size_t byte_count);
 // A fingerprint by which two tokens are told apart; far too short to give the token away.
 [[nodiscard]] std::string token_digest(const std::string& token);
 

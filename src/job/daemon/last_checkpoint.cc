@@ -294,13 +294,11 @@ void LastCheckpoint::begin(const LastStep& last) {
   record.by = context_.self;
   record.step = last.step;
   record.parts = parts_elsewhere(last.sources, context_.mirror.state().seats);
-  const JobSpec& spec = context_.mirror.spec();
-  (void)context_.environment->tasks.start("pawl-last", [this, record,
-                                                        path = checkpoint_path(spec.checkpoints.path, record.step),
-                                                        owner = claim_text(spec.job, spec.token_digest)] {
-    auto open = std::make_shared<Result<std::unique_ptr<OpenCheckpoint>>>(store_->begin(path, record.attempt, owner));
-    context_.post([this, record, open] { begun(record, std::move(*open)); });
-  });
+  (void)context_.environment->tasks.start(
+      "pawl-last", [this, record, order = hooks_.order_of(record.attempt, record.step)] {
+        auto open = std::make_shared<Result<std::unique_ptr<OpenCheckpoint>>>(store_->begin(order));
+        context_.post([this, record, open] { begun(record, std::move(*open)); });
+      });
 }
 
 void LastCheckpoint::begun(const LastRecord& record, Result<std::unique_ptr<OpenCheckpoint>> open) {

@@ -28,7 +28,8 @@ class LastCheckpoint {
     std::function<void(Cause, std::vector<Struck>)> report;              // a further generation is wanted
     std::function<void(const JobState& ended, const std::string&)> end;  // writes that state
     std::function<std::string(Step)> stored_at;  // a checkpoint of this step is there; empty: no
-    std::function<void(int code)> leave;         // this node ends, and the job goes on without
+    std::function<CheckpointOrder(std::uint64_t attempt, Step)> order_of;
+    std::function<void(int code)> leave;  // this node ends, and the job goes on without
   };
   LastCheckpoint(NodeContext& context, Memory& memory, Events& events, CheckpointStore* store, Hooks hooks)
       : context_(context), memory_(memory), events_(events), store_(store), hooks_(std::move(hooks)) {}

@@ -83,7 +83,7 @@ Pawld::Parts::Parts(Pawld& pawld)
                [this, &pawld](std::span<const NodeRecord> spares) {
                  return spare_probes.ask(spares, pawld.context_.mirror.state().evicted.size());
                },
-           .stored = [this] { return persist.stored(); },
+           .stored = [this] { return persist.root().stored(); },
            .wished_world = pawld.options_.wished_world,
            .comes_before = [this](const JobState& failed) { return last_checkpoint.comes_before(failed); },
            .write_last = [this](const LastStep& last) { last_checkpoint.lead(last); }}),
@@ -134,8 +134,9 @@ Pawld::Parts::Parts(Pawld& pawld)
                [this, &pawld](Step step) {
                  const PersistRecord& record = persist.record();
                  const bool is_it = record.published == step && record.generation == pawld.context_.mirror.state().ran;
-                 return is_it ? persist.path_of(step) : std::string();
+                 return is_it ? persist.root().path_of(step) : std::string();
                },
+           .order_of = [this](std::uint64_t attempt, Step step) { return persist.root().order_of(attempt, step); },
            .leave = [&pawld](int code) { pawld.end_job(code); }}),
       retention(pawld.context_, events, pawld.lines_.checkpoints.get(),
                 [this]() -> const PersistRecord& { return persist.record(); }),
@@ -213,7 +214,7 @@ Pawld::Parts::Parts(Pawld& pawld)
           }),
       imports(pawld.context_, trainers, arenas, streams, mover, events,
               [&pawld](Purpose purpose) { return pawld.hello(purpose); },
-              {pawld.lines_.checkpoints.get(), [this](Step step) { return persist.path_of(step); }}),
+              {pawld.lines_.checkpoints.get(), [this](Step step) { return persist.root().path_of(step); }}),
       job_end(pawld.context_, trainers, mover, [this] { return progress.progress(); },
               {.is_given_up = [this](const TrainerProcess& trainer) { return pages.has_given_up_last(trainer); },
                .do_again =

@@ -3,7 +3,7 @@
 // The order is a key that all nodes watch (job/persist/persist_record.h). A node pins the step's slots of its seats before
 // its trainers learn of a greater committed step, writes them when all seats are pinned, and lets go of them when the
 // attempt has ended or another generation runs. What its seats and those below it have done goes up the progress tree, and
-// again over each new link. Nothing waits for it but the end of the job. It decides nothing: job/persist/persist_round.h.
+// again over each new link. Nothing waits for it but the end of the job. It decides nothing: job/daemon/persist_root.h.
 //
 // A slot that is pinned is written from where it lies, by one task a node, after its sums were proven; what the task says
 // counts only while the slot is still what it was, and pinned. A daemon that was restarted finds its pins in the slots.
@@ -19,16 +19,13 @@
 #include "job/daemon/events.h"
 #include "job/daemon/memory.h"
 #include "job/daemon/node_context.h"
+#include "job/daemon/persist_root.h"
 #include "job/persist/checkpoint_store.h"
 #include "job/persist/persist_round.h"
 #include "job/transport/frame.h"
 #include "job/transport/messages.h"
 
 namespace pawl::job {
-
-[[nodiscard]] inline std::string persist_key(const JobKeys& keys) {
-  return keys.root + "persist";
-}
 
 class Persist {
  public:
@@ -37,7 +34,14 @@ class Persist {
   };
   // `store`: none in a job that is to write nothing; it outlives this.
   Persist(NodeContext& context, Memory& memory, Events& events, CheckpointStore* store, Hooks hooks)
-      : context_(context), memory_(memory), events_(events), store_(store), hooks_(std::move(hooks)) {}
+      : context_(context),
+        memory_(memory),
+        store_(store),
+        hooks_(std::move(hooks)),
+        root_(context, events, store, known_,
+              {.tally = [this] { return tally(); },
+               .on_swap = [this](PersistRecord record, Revision revision) { learn(std::move(record), revision); },
+               .on_other = [this](const KeyValue& kv) { on_key(kv.key, kv.value, kv.mod_revision); }}) {}
 
   void on_key(const std::string& key, const std::string& value, Revision revision);  // any key of the job
   void before_show(Progress progress);  // before the trainers of this node can know of it
@@ -47,10 +51,9 @@ class Persist {
   void tick();
   // At the root: a job of which every seat has ended may end now.
   [[nodiscard]] bool may_end() const;
-  [[nodiscard]] const PersistRecord& record() const { return told_.record; }
-  [[nodiscard]] std::string path_of(Step stored) const;
-  [[nodiscard]] std::vector<Step> stored() const;  // of which there are checkpoints to go on from, the newest first
-  [[nodiscard]] PersistTally tally() const;        // of this node and those below it
+  [[nodiscard]] const PersistRecord& record() const { return known_.record; }
+  [[nodiscard]] const PersistRoot& root() const { return root_; }  // what is in storage
+  [[nodiscard]] PersistTally tally() const;                        // of this node and those below it
 
  private:
   enum class Done : std::uint8_t { nothing, pinned, written, failed };
@@ -60,10 +63,6 @@ class Persist {
     SlotWord word;
     Done done = Done::nothing;
   };
-  struct Told {
-    PersistRecord record;
-    Revision revision = 0;
-  };
   struct Attempt {  // what this node knows of the record's
     std::uint64_t number = 0;
     std::map<Seat, OwnSeat> seats;
@@ -71,22 +70,10 @@ class Persist {
     bool unpinned = false;
     std::shared_ptr<PartProgress> writes;  // set once the task has begun
   };
-  struct Root {
-    std::shared_ptr<OpenCheckpoint> open;
-    std::uint64_t open_attempt = 0;
-    bool busy = false;                     // a swap or a task is under way
-    std::uint64_t task = 0;                // counts them; of an earlier one nothing counts any more
-    std::optional<Duration> task_since;    // it runs
-    std::optional<PersistRecord> pending;  // how the attempt has ended, until the key says so
-    PersistTally last;
-    Duration changed_at{};  // record or tally
-    Duration ran_at{};      // the job began to run here
-    Duration begun_at{};    // the folder of the last attempt
-  };
-
   [[nodiscard]] bool is_on() const;
   [[nodiscard]] bool is_here() const;     // in the generation that runs
   [[nodiscard]] bool is_current() const;  // and the record's attempt is of it
+  void learn(PersistRecord record, Revision revision);
   void enter();
   void follow();
   void let_go();
@@ -101,31 +88,17 @@ class Persist {
   void wrote(std::uint64_t attempt, Seat seat, const Status& status);
   void pass_on();
   [[nodiscard]] PersistTally own_tally() const;
-  [[nodiscard]] PersistView view() const;
-  void act(const PersistMove& move, const PersistRecord& record);
-  void swap(const PersistRecord& next);
-  [[nodiscard]] std::uint64_t begin_task();
-  [[nodiscard]] bool end_task(std::uint64_t task);  // false: it was given up
-  void give_up_stuck_task();
-  void begin_folder();
-  void publish();
-  void give_up(const PersistMove& move);
-  void tell_published(const PersistRecord& of);
-  void drop_open();
 
   NodeContext& context_;
   Memory& memory_;
-  Events& events_;
   CheckpointStore* const store_;
   Hooks hooks_;
-  Told told_;
-  Generation entered_;
-  Progress shown_;  // what the trainers' pages may show
+  PersistKnown known_;
   Attempt attempt_;
   std::weak_ptr<PartProgress> writes_;  // of the last attempt that wrote; its task has it as long as it runs
   std::map<NodeId, PersistMessage> children_;
   std::optional<PersistMessage> passed_on_;
-  Root root_;
+  PersistRoot root_;
 };
 
 }  // namespace pawl::job

@@ -37,11 +37,11 @@ class FakeStore : public CheckpointStore {
     FakeStore& store_;
     std::string folder_;
   };
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
-                                                const std::string&) override {
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder& order) override {
     if (!begin_fails.empty()) return Error{Code::full, begin_fails};
     ++begins;
-    return std::unique_ptr<OpenCheckpoint>(std::make_unique<Open>(*this, text(path, "/", attempt)));
+    before = order.before;
+    return std::unique_ptr<OpenCheckpoint>(std::make_unique<Open>(*this, text(order.path, "/", order.attempt)));
   }
   Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) override {
     if (!write_fails.empty()) return Error{Code::full, write_fails};
@@ -57,13 +57,14 @@ class FakeStore : public CheckpointStore {
   Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string&) override {
     return std::vector<checkpoint::ListedCheckpoint>();
   }
-  Status remove(const std::string&, Step, const std::string&) override { return {}; }
+  Status remove(const checkpoint::ListedCheckpoint&, const std::string&) override { return {}; }
   Status finish_removals(const std::string&, const std::string&) override { return {}; }
 
   std::string begin_fails, write_fails, publish_fails;
   std::function<void()> while_written;
   std::map<std::string, std::map<Seat, int>> parts;  // by folder: a byte of each seat's
   std::vector<std::string> published;
+  std::string before;  // of the last that was begun
   int begins = 0;
   int begun = 0;  // and neither published nor removed
 };
@@ -318,12 +319,56 @@ TEST_F(Persisting, WhatWasPublishedIsNotForgottenThoughAnotherGenerationCame) {
   }
   ASSERT_TRUE(told_late);
   told_late();
-  EXPECT_EQ(root.persist.stored(), std::vector<Step>{Step(10)});
+  EXPECT_EQ(root.persist.root().stored(), std::vector<Step>{Step(10)});
   for (OneNode* one : {&root, &other}) one->node.run_in(JobPhase::running);
   for (OneNode* one : {&root, &other}) one->persist.before_show({Step(11), 0});
   settle();
   EXPECT_EQ(record().published, Step(10));
   EXPECT_EQ(record().step, Step(20));
+}
+
+// The root heard too late that step 10 was published, and the job has gone back behind it.
+TEST_F(Persisting, WhatWasPublishedOfAHistoryThatWasLeftIsNotTold) {
+  capture(1, 10);
+  commit(10);
+  control_away = [](const PersistRecord& record) { return record.published == Step(10); };
+  commit(11);
+  ASSERT_EQ(store.published.size(), 1u);
+  control_away = nullptr;
+  for (OneNode* one : {&root, &other}) {
+    ++one->node.state.generation.value;
+    one->node.state.resume = Step(7);
+    one->node.state.lineage = {{one->node.state.generation, Step(7)}};
+    one->node.run_in(JobPhase::running);
+    one->persist.before_show({Step(7), 0});
+  }
+  settle();
+  EXPECT_EQ(record().published, Step(0));
+  EXPECT_EQ(record().step, Step(10)) << "it is written anew";
+}
+
+TEST_F(Persisting, EachIsBegunAfterTheOneBeforeItInTheHistory) {
+  capture(1, 10);
+  commit_and_go_on(10);
+  EXPECT_EQ(store.before, "");
+  capture(2, 20);
+  commit_and_go_on(20);
+  EXPECT_EQ(store.before, "/c/step-10");
+  capture(0, 30);
+  commit(30);
+  ASSERT_EQ(store.before, "/c/step-20");
+  // It goes back to 10, whose generation orders nothing before the next begins from 25.
+  for (const auto& [generation, resume] : {std::pair(2u, 10u), std::pair(3u, 25u)})
+    for (OneNode* one : {&root, &other}) {
+      one->node.state.generation = Generation(generation);
+      one->node.state.resume = Step(resume);
+      one->node.state.lineage.push_back({Generation(generation), Step(resume)});
+      if (generation == 3) one->node.run_in(JobPhase::running);
+      if (generation == 3) one->persist.before_show({Step(25), 0});
+    }
+  settle();
+  EXPECT_EQ(record().published, Step(10)) << "20 was of the history that was left, though 25 is after it";
+  EXPECT_EQ(root.persist.root().order_of(9, Step(30)).before, "/c/step-10");
 }
 
 TEST_F(Persisting, AFlippedBitIsNotWritten) {
@@ -492,7 +537,7 @@ TEST_F(Persisting, WhatIsNotKeptIsForgottenWithTheSwapThatPublishes) {
   }
   EXPECT_EQ(record().published, Step(50));
   EXPECT_EQ(record().older, (std::vector<Step>{Step(40), Step(20)}));
-  EXPECT_EQ(root.persist.stored(), (std::vector<Step>{Step(50), Step(40), Step(20)}));
+  EXPECT_EQ(root.persist.root().stored(), (std::vector<Step>{Step(50), Step(40), Step(20)}));
 }
 
 TEST_F(Persisting, WhatMayBeGoneOnFromIsTheNewestFirst) {
@@ -500,7 +545,7 @@ TEST_F(Persisting, WhatMayBeGoneOnFromIsTheNewestFirst) {
     capture(static_cast<std::uint32_t>(i % 3), 10 * i);
     commit_and_go_on(10 * i);
   }
-  EXPECT_EQ(other.persist.stored(), (std::vector<Step>{Step(30), Step(20), Step(10)}));
+  EXPECT_EQ(other.persist.root().stored(), (std::vector<Step>{Step(30), Step(20), Step(10)}));
 }
 
 }  // namespace

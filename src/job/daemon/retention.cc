@@ -35,13 +35,14 @@ void CheckpointRetention::drive() {
           kept.push_back({folder, finished.error().what});
         const auto listed = store->list(folder);
         if (!listed) kept.push_back({folder, listed.error().what});
-        for (const Step step : listed ? steps_to_remove(record, *listed, retention) : std::vector<Step>()) {
-          const std::string path = checkpoint_path(folder, step);
-          const Status removed = store->remove(folder, step, owner);
+        std::vector<checkpoint::ListedCheckpoint> old;
+        if (listed) old = checkpoints_to_remove(record, *listed, retention);
+        for (const checkpoint::ListedCheckpoint& one : old) {
+          const Status removed = store->remove(one, owner);
           if (removed)
-            log_info("checkpoint_removed", "step", step, "path", path);
+            log_info("checkpoint_removed", "step", one.step, "path", one.path);
           else if (removed.error().code != Code::not_found)
-            kept.push_back({path, removed.error().what});
+            kept.push_back({one.path, removed.error().what});
         }
         context_.post([this, kept = std::move(kept)] { ended(kept); });
       });

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "base/text.h"
 #include "job/daemon/test_control.h"
 #include "job/daemon/test_node.h"
 
@@ -17,7 +18,7 @@ using namespace std::chrono_literals;
 // A folder of checkpoints in memory.
 class FakeFolder : public CheckpointStore {
  public:
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string&, std::uint64_t, const std::string&) override {
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder&) override {
     return Error{Code::broken, "nothing is to be written"};
   }
   Status write(const std::string&, const SeatPart&, PartProgress&) override {
@@ -29,15 +30,23 @@ class FakeFolder : public CheckpointStore {
   Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder) override {
     EXPECT_EQ(folder, "/c");
     std::vector<checkpoint::ListedCheckpoint> listed;
-    for (const std::uint64_t step : steps) listed.emplace_back().step = step, listed.back().finished = true;
+    for (const std::uint64_t step : steps) {
+      checkpoint::ListedCheckpoint& one = listed.emplace_back();
+      one.step = step;
+      one.path = text("/c/step-", step);
+      one.finished = true;
+      one.identity.id = text("id", step);
+      for (const std::uint64_t other : steps)
+        if (other < step) one.identity.before.push_back({other, text("id", other)});
+    }
     if (list_fails.empty()) return listed;
     return Error{Code::io, list_fails};
   }
-  Status remove(const std::string& folder, Step step, const std::string& by) override {
-    EXPECT_EQ(folder, "/c");
+  Status remove(const checkpoint::ListedCheckpoint& one, const std::string& by) override {
+    EXPECT_EQ(one.identity.id, text("id", one.step));
     EXPECT_EQ(by, claim_text("test", "12"));
-    if (const auto found = remove_fails.find(step.value); found != remove_fails.end()) return Error{found->second};
-    std::erase(steps, step.value);
+    if (const auto found = remove_fails.find(one.step); found != remove_fails.end()) return Error{found->second};
+    std::erase(steps, one.step);
     return {};
   }
   Status finish_removals(const std::string&, const std::string&) override {

@@ -41,7 +41,7 @@ class StorageOfOne : public CheckpointStore {
    private:
     StorageOfOne& store_;
   };
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string&, std::uint64_t, const std::string&) override {
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder&) override {
     return Error{Code::broken, "nothing is to be written"};
   }
   Status write(const std::string&, const SeatPart&, PartProgress&) override {
@@ -50,7 +50,7 @@ class StorageOfOne : public CheckpointStore {
   Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string&) override {
     return std::vector<checkpoint::ListedCheckpoint>();
   }
-  Status remove(const std::string&, Step, const std::string&) override { return {}; }
+  Status remove(const checkpoint::ListedCheckpoint&, const std::string&) override { return {}; }
   Status finish_removals(const std::string&, const std::string&) override { return {}; }
   Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) override {
     if (path != "/c/step-41") return Error{Code::not_found, path};

@@ -17,9 +17,11 @@
 #include "base/json_access.h"
 #include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
+#include "checkpoint/formats/native/store_view.h"
 #include "checkpoint/output/partial_output.h"
 #include "checkpoint/store/checkpoint_folder.h"
 #include "env/files.h"
+#include "env/random.h"
 #include "job/persist/persist_record.h"
 
 namespace pawl::job {
@@ -28,6 +30,7 @@ namespace {
 constexpr int kNice = 19;
 constexpr int kRemovalTries = 100;
 constexpr auto kRemovalPause = std::chrono::milliseconds(50);
+constexpr std::size_t kIdBytes = 12;
 constexpr std::uint64_t kBufferBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kShareBytesMax = std::uint64_t{1} << 30;
 constexpr std::string_view kClaimName = "pawl-job.json";
@@ -48,6 +51,12 @@ std::string values_path(const std::string& folder, Seat seat) {
 // Of this task, and of the threads that it begins. Idle would be less still, and starve where trainers take every core.
 void be_nice() {
   (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
+}
+
+std::uint64_t wall_ms() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
 }
 
 // A few: what is written is bound by the storage, and trainers want the rest.
@@ -99,8 +108,12 @@ Status check_claimed(const std::string& folder, const std::string& owner) {
 
 class FileCheckpoint : public OpenCheckpoint {
  public:
-  FileCheckpoint(checkpoint::StoreFolder store, std::string parent, std::string owner)
-      : store_(std::move(store)), parent_(std::move(parent)), owner_(std::move(owner)) {}
+  FileCheckpoint(checkpoint::StoreFolder store, std::string parent, std::string owner,
+                 checkpoint::StoreIdentity identity)
+      : store_(std::move(store)),
+        parent_(std::move(parent)),
+        owner_(std::move(owner)),
+        identity_(std::move(identity)) {}
   const std::string& folder() const override { return store_.folder(); }
 
   Status publish(std::uint32_t seat_count) override {
@@ -124,6 +137,8 @@ class FileCheckpoint : public OpenCheckpoint {
     options.equal_boxes = checkpoint::EqualBoxes::keep_first;
     PAWL_TRY(check_copies(shares, besides, options));
     PAWL_TRY(check_owner(parent_, owner_));
+    options.identity = identity_;
+    options.identity.written_ms = wall_ms();
     return store_.publish(shares, options);
   }
 
@@ -131,7 +146,23 @@ class FileCheckpoint : public OpenCheckpoint {
   checkpoint::StoreFolder store_;
   const std::string parent_;
   const std::string owner_;
+  const checkpoint::StoreIdentity identity_;
 };
+
+// A new one. Where nothing can be read of the one before, nothing is known of what was before that.
+checkpoint::StoreIdentity identity_after(const std::string& before) {
+  checkpoint::StoreIdentity identity;
+  identity.id = random_hex(kIdBytes);
+  const auto step = checkpoint::parse_checkpoint_name(last_name(before));
+  if (!step) return identity;
+  const Result<checkpoint::StoreIdentity> last = checkpoint::read_store_identity(before);
+  if (!last || last->id.empty()) return identity;
+  identity.before.push_back({*step, last->id});
+  for (const checkpoint::StoreName& name : last->before)
+    if (path_exists(checkpoint_path(parent_path(before), Step(name.step)))) identity.before.push_back(name);
+  if (identity.before.size() > checkpoint::kHistoryMax) identity.before.resize(checkpoint::kHistoryMax);
+  return identity;
+}
 
 // Of attempts whose root was killed: what nobody holds any more. A later one to the same place would take it over, but none comes.
 void remove_leftovers(const std::string& folder) {
@@ -148,13 +179,14 @@ void remove_leftovers(const std::string& folder) {
 
 class FileCheckpointStore : public CheckpointStore {
  public:
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
-                                                const std::string& owner) override {
-    PAWL_TRY(check_owner(parent_path(path), owner));
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder& order) override {
+    const std::string& path = order.path;
+    PAWL_TRY(check_owner(parent_path(path), order.owner));
     remove_leftovers(parent_path(path));
+    checkpoint::StoreIdentity identity = identity_after(order.before);
     checkpoint::StoreOptions options;
     options.overwrite = true;
-    options.attempt = text("attempt-", attempt);
+    options.attempt = text("attempt-", order.attempt, "-", identity.id);  // numbers begin anew with each run of a job
     Result<checkpoint::StoreFolder> store = checkpoint::StoreFolder::begin(path, options);
     for (int i = 0; i < kRemovalTries && !store && store.error().code == Code::stale; ++i) {
       std::this_thread::sleep_for(kRemovalPause);  // the one before is being removed
@@ -162,7 +194,7 @@ class FileCheckpointStore : public CheckpointStore {
     }
     if (!store) return std::move(store).error();
     return std::unique_ptr<OpenCheckpoint>(
-        std::make_unique<FileCheckpoint>(std::move(*store), parent_path(path), owner));
+        std::make_unique<FileCheckpoint>(std::move(*store), parent_path(path), order.owner, std::move(identity)));
   }
 
   Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) override {
@@ -189,10 +221,10 @@ class FileCheckpointStore : public CheckpointStore {
     be_nice();
     return checkpoint::list_checkpoints(folder);
   }
-  Status remove(const std::string& folder, Step step, const std::string& owner) override {
+  Status remove(const checkpoint::ListedCheckpoint& one, const std::string& owner) override {
     be_nice();
-    PAWL_TRY(check_claimed(folder, owner));
-    return checkpoint::remove_checkpoint(checkpoint_path(folder, step));
+    PAWL_TRY(check_claimed(parent_path(one.path), owner));
+    return checkpoint::remove_checkpoint(one.path, one.identity.id);
   }
   Status finish_removals(const std::string& folder, const std::string& owner) override {
     be_nice();

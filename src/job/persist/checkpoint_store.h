@@ -32,6 +32,13 @@ class OpenCheckpoint {
   [[nodiscard]] virtual Status publish(std::uint32_t seat_count) = 0;
 };
 
+struct CheckpointOrder {
+  std::string path;           // DIR/step-N
+  std::uint64_t attempt = 0;  // another one each time, so that who is late with an earlier one writes nothing into this
+  std::string owner;          // the claim of the job (claim_text); empty: nobody's
+  std::string before;         // the path of the one after which the job went on, its own or another's; empty: none
+};
+
 struct SeatPart {
   Seat seat;
   std::span<const checkpoint::StorePiece> pieces;
@@ -66,17 +73,16 @@ class StoredCheckpoint {
 class CheckpointStore {
  public:
   virtual ~CheckpointStore() = default;
-  // At `path`, which is replaced if a checkpoint of ours stands there. `attempt`: another one each time, so that who is late
-  // with an earlier one writes nothing into this. `owner`: the claim of the job (claim_text); empty: nobody's. Fails as
-  // StoreFolder::begin, and `invalid` where another job has claimed the folder since, as publish() does then.
-  [[nodiscard]] virtual Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
-                                                                      const std::string& owner) = 0;
+  // What stands at that path is replaced if it is a checkpoint of ours. The new one gets an id, and names those of its history that are there.
+  // Fails as StoreFolder::begin, and `invalid` where another job has claimed the folder since, as publish() does then.
+  [[nodiscard]] virtual Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder& order) = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) = 0;
   // Fails as write_store_part, whose `proof` is the part's.
   [[nodiscard]] virtual Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) = 0;
   // --- In the folder of a job's checkpoints. Those that change something fail with `invalid` unless `owner` has claimed it.
   [[nodiscard]] virtual Result<std::vector<checkpoint::ListedCheckpoint>> list(const std::string& folder) = 0;
-  [[nodiscard]] virtual Status remove(const std::string& folder, Step step, const std::string& owner) = 0;
+  // As it was listed: `stale` where another one is there by now.
+  [[nodiscard]] virtual Status remove(const checkpoint::ListedCheckpoint& one, const std::string& owner) = 0;
   // Deletes what removals have left that were killed.
   [[nodiscard]] virtual Status finish_removals(const std::string& folder, const std::string& owner) = 0;
 };

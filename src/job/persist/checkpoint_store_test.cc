@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
 #include "checkpoint/formats/native/store_view.h"
 #include "env/temporary_directory.h"
@@ -26,7 +27,7 @@ class CheckpointStoreTest : public testing::Test {
     return store->write(folder, {Seat(seat), pieces, beside, values_in(one.layout, one.payload)}, progress);
   }
   std::unique_ptr<OpenCheckpoint> begin(std::uint64_t attempt = 1) {
-    auto begun = store->begin(path(), attempt, owner);
+    auto begun = store->begin({path(), attempt, owner, before});
     EXPECT_TRUE(begun) << begun.error().what;
     return begun ? std::move(*begun) : nullptr;
   }
@@ -57,7 +58,7 @@ class CheckpointStoreTest : public testing::Test {
 
   TemporaryDirectory directory;
   TestJob job{11};
-  std::string owner;
+  std::string owner, before;
   std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
 };
 
@@ -92,7 +93,7 @@ TEST(CheckpointOfAnyJob, GivesEachSeatBackWhatItHad) {
   for (std::uint64_t seed = 1; seed <= 14; ++seed) {
     const RandomJob job(seed, seed % 2 == 0);
     const TemporaryDirectory directory;
-    const auto open = store->begin(directory.path("step-7"), 1, "");
+    const auto open = store->begin({directory.path("step-7"), 1, "", ""});
     ASSERT_TRUE(open) << open.error().what;
     PartProgress progress;
     for (std::uint32_t seat = 0; seat < job.world; ++seat) {
@@ -159,11 +160,36 @@ TEST_F(CheckpointStoreTest, WhatAKilledRootHasLeftIsRemovedAndWhatALivingOneHasI
   const std::string left = directory.path("step-3.pawl-partial");
   std::filesystem::create_directories(join_path(left, "attempt-1"));
   std::ofstream(join_path(left, "attempt-1/data-00000.safetensors")) << "half";
-  const auto living = store->begin(directory.path("step-5"), 1, "");
+  const auto living = store->begin({directory.path("step-5"), 1, "", ""});
   ASSERT_TRUE(living);
   publish();
   EXPECT_FALSE(path_exists(left));
   EXPECT_TRUE(path_exists((*living)->folder()));
+}
+
+// Each names those of its history that are there: by ids, since a number may be written again.
+TEST_F(CheckpointStoreTest, EachSaysWhichWereBeforeIt) {
+  const auto save = [&](std::uint64_t step, const std::string& after) {
+    const auto open = store->begin({directory.path(text("step-", step)), step, "", after});
+    for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) EXPECT_TRUE(write((*open)->folder(), seat));
+    EXPECT_TRUE((*open)->publish(TestJob::world));
+    return *checkpoint::read_store_identity(directory.path(text("step-", step)));
+  };
+  using Names = std::vector<checkpoint::StoreName>;
+  const auto first = save(1, directory.path("step-0"));
+  EXPECT_EQ(first.before, Names()) << "nothing is there of what is said to be before it";
+  EXPECT_EQ(first.id.size(), 24u);
+  const auto second = save(2, directory.path("step-1"));
+  EXPECT_EQ(second.before, (Names{{1, first.id}}));
+  const auto third = save(3, directory.path("step-2"));
+  EXPECT_EQ(third.before, (Names{{2, second.id}, {1, first.id}}));
+  EXPECT_GE(third.written_ms, second.written_ms);
+  const auto listed = *store->list(directory.path());
+  ASSERT_TRUE(store->remove(listed[0], "").error().what.find("pawl-job.json") != std::string::npos);
+  std::filesystem::remove_all(directory.path("step-1"));
+  const auto other = save(4, directory.path("step-2"));
+  EXPECT_EQ(other.before, (Names{{2, second.id}})) << "what is gone is not named, and 3 was left behind";
+  EXPECT_NE(save(3, directory.path("step-2")).id, third.id) << "a step that is written again is another one";
 }
 
 TEST_F(CheckpointStoreTest, TakesThePlaceOfTheOneThatStandsThere) {
@@ -202,7 +228,7 @@ TEST_F(CheckpointStoreTest, AFolderThatAnotherJobHasClaimedGetsNothingMore) {
   const Status late = open->publish(TestJob::world);
   ASSERT_FALSE(late);
   EXPECT_NE(late.error().what.find("belongs to job b now"), std::string::npos) << late.error().what;
-  EXPECT_FALSE(store->begin(directory.path("step-9"), 1, owner));
+  EXPECT_FALSE(store->begin({directory.path("step-9"), 1, owner, ""}));
 }
 
 TEST_F(CheckpointStoreTest, OnlyTheJobWhoseFolderItIsRemovesCheckpoints) {
@@ -211,9 +237,10 @@ TEST_F(CheckpointStoreTest, OnlyTheJobWhoseFolderItIsRemovesCheckpoints) {
   const std::string left = path() + ".pawl-removed";
   publish();
   std::filesystem::create_directory(left);
-  EXPECT_EQ(store->remove(folder, Step(7), owner).error().code, Code::invalid) << "nobody has claimed it";
+  const checkpoint::ListedCheckpoint listed = store->list(folder)->front();
+  EXPECT_EQ(store->remove(listed, owner).error().code, Code::invalid) << "nobody has claimed it";
   ASSERT_TRUE(claim_checkpoint_folder(folder, "b", "1", true));
-  EXPECT_EQ(store->remove(folder, Step(7), owner).error().code, Code::invalid);
+  EXPECT_EQ(store->remove(listed, owner).error().code, Code::invalid);
   EXPECT_EQ(store->finish_removals(folder, owner).error().code, Code::invalid);
   EXPECT_TRUE(path_exists(path()));
   EXPECT_TRUE(path_exists(left));
@@ -221,7 +248,7 @@ TEST_F(CheckpointStoreTest, OnlyTheJobWhoseFolderItIsRemovesCheckpoints) {
   EXPECT_TRUE(store->finish_removals(folder, owner));
   EXPECT_FALSE(path_exists(left));
   ASSERT_EQ(store->list(folder)->size(), 1u);
-  EXPECT_TRUE(store->remove(folder, Step(7), owner));
+  EXPECT_TRUE(store->remove(listed, owner));
   EXPECT_EQ(store->list(folder)->size(), 0u);
 }
 

@@ -14,15 +14,20 @@ PersistRecord after_retention(PersistRecord record, checkpoint::Retention retent
   return record;
 }
 
-std::vector<Step> steps_to_remove(const PersistRecord& record, std::span<const checkpoint::ListedCheckpoint> listed,
-                                  checkpoint::Retention retention) {
-  std::vector<std::uint64_t> sound = checkpoint::sound_steps(listed);
-  std::erase_if(sound, [&](std::uint64_t step) { return step > record.published.value; });
-  std::vector<Step> gone;
-  for (const std::uint64_t step : checkpoint::to_remove(std::move(sound), retention))
-    if (Step(step) != record.published && Step(step) != record.step && !contains(record.older, Step(step)))
-      gone.emplace_back(step);
-  return gone;
+std::vector<checkpoint::ListedCheckpoint> checkpoints_to_remove(const PersistRecord& record,
+                                                                std::span<const checkpoint::ListedCheckpoint> listed,
+                                                                checkpoint::Retention retention) {
+  const auto published = std::ranges::find_if(listed, [&](const checkpoint::ListedCheckpoint& one) {
+    return one.finished && Step(one.step) == record.published;
+  });
+  if (record.published == Step(0) || published == listed.end()) return {};
+  std::vector<checkpoint::ListedCheckpoint> history = checkpoint::history_of(listed, *published);
+  const std::vector<std::uint64_t> old = checkpoint::to_remove(checkpoint::sound_steps(history), retention);
+  std::erase_if(history, [&](const checkpoint::ListedCheckpoint& one) {
+    const Step step(one.step);
+    return !contains(old, one.step) || step == record.published || step == record.step || contains(record.older, step);
+  });
+  return history;
 }
 
 }  // namespace pawl::job

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "job/persist/persist_round.h"
 
 namespace pawl::job {
@@ -20,11 +21,24 @@ PersistRecord record_of(std::uint64_t published, std::vector<Step> older) {
 
 std::vector<ListedCheckpoint> sound(const std::vector<std::uint64_t>& steps) {
   std::vector<ListedCheckpoint> listed(steps.size());
-  for (std::size_t i = 0; i < steps.size(); ++i) listed[i].step = steps[i], listed[i].finished = true;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    listed[i].step = steps[i];
+    listed[i].path = text("/c/step-", steps[i]);
+    listed[i].finished = true;
+    listed[i].identity.id = text("a", steps[i]);
+    for (std::size_t k = i; k-- > 0;) listed[i].identity.before.push_back({steps[k], text("a", steps[k])});
+  }
   return listed;
 }
 
 using Steps = std::vector<Step>;
+
+Steps steps_to_remove(const PersistRecord& record, const std::vector<ListedCheckpoint>& listed,
+                      checkpoint::Retention retention) {
+  Steps steps;
+  for (const ListedCheckpoint& one : checkpoints_to_remove(record, listed, retention)) steps.emplace_back(one.step);
+  return steps;
+}
 
 TEST(RecordRetention, TheRecordForgetsWhatIsGivenUp) {
   const PersistRecord record = record_of(50, {Step(40), Step(30), Step(20), Step(10)});
@@ -51,6 +65,24 @@ TEST(RecordRetention, WhatIsNewerThanWhatIsPublishedIsNeitherCountedNorRemoved) 
   EXPECT_EQ(steps_to_remove(record_of(30, {}), listed, {1, 0}), (Steps{Step(10), Step(20)}));
   EXPECT_EQ(steps_to_remove(record_of(0, {}), listed, {1, 0}), Steps{})
       << "one to begin with stays until there is a newer";
+}
+
+// It went on from 20, and has passed the 30 and 40 of the history that it left: by number 40 is between its own.
+TEST(RecordRetention, WhatWasLeftBehindIsNeitherCountedNorRemoved) {
+  auto listed = sound({10, 20, 30, 40});
+  auto own = sound({10, 20, 35, 45, 55});
+  for (std::size_t i = 2; i < own.size(); ++i) listed.push_back(own[i]);
+  EXPECT_EQ(steps_to_remove(record_of(55, {}), listed, {2, 0}), (Steps{Step(10), Step(20), Step(35)}));
+  EXPECT_EQ(steps_to_remove(record_of(55, {}), listed, {5, 0}), Steps{});
+  listed.back().identity = {};
+  EXPECT_EQ(steps_to_remove(record_of(55, {}), listed, {1, 0}), Steps{}) << "it does not say what was before it";
+}
+
+// The same number, written again by another history.
+TEST(RecordRetention, AStepOfTheSameNumberIsNotTheOneThatWasBefore) {
+  auto listed = sound({10, 20, 30});
+  listed[0].identity.id = "another";
+  EXPECT_EQ(steps_to_remove(record_of(30, {}), listed, {1, 0}), Steps{Step(20)});
 }
 
 TEST(RecordRetention, WhatIsPublishedStaysThoughTheListingFindsNothingOfIt) {

@@ -51,7 +51,7 @@ class SlotPartTest : public testing::Test {
   TemporaryDirectory directory;
   TestJob job{11, 3000};
   std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
-  std::unique_ptr<OpenCheckpoint> open = *store->begin(directory.path("step-7"), 1, "");
+  std::unique_ptr<OpenCheckpoint> open = *store->begin({directory.path("step-7"), 1, "", ""});
 };
 
 TEST_F(SlotPartTest, EverySeatGetsBackWhatItsSlotHad) {
@@ -82,7 +82,7 @@ TEST_F(SlotPartTest, AByteThatChangedSinceTheSealIsNeverPublished) {
   const std::span<std::byte> payload = sealed.arena.slot(0).payload();
   for (std::size_t at = 0; at < payload.size(); at += payload.size() / 7) {
     open.reset();
-    open = *store->begin(directory.path("step-7"), 2 + at, "");
+    open = *store->begin({directory.path("step-7"), 2 + at, "", ""});
     payload[at] ^= std::byte{4};
     const Status written = write(sealed, 0);
     ASSERT_FALSE(written) << at;

@@ -1,6 +1,7 @@
 #include "checkpoint/formats/native/store_manifest.h"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -326,32 +327,90 @@ Status check_manifest_tiles(const StoreManifest& manifest) {
   return {};
 }
 
-std::string marker_of(std::string_view manifest_text) {
-  return text("{\"format\":", quoted(kStoreFormat), ",\"version\":", kStoreVersion,
-              ",\"manifest_bytes\":", manifest_text.size(), ",\"manifest_crc32c\":", crc32c_of(manifest_text), "}\n");
+namespace {
+
+constexpr std::size_t kIdBytesMax = 64;
+
+struct Marker {
+  std::uint64_t manifest_bytes = 0;
+  std::uint32_t manifest_crc32c = 0;
+  bool has_bytes = false, has_sum = false;
+  StoreIdentity identity;
+};
+
+bool scan_id(JsonScan& scan, std::string& id) {
+  if (!scan.string(id)) return false;
+  const bool is_one = id.size() <= kIdBytesMax && std::ranges::all_of(id, [](unsigned char byte) {
+                        return std::isalnum(byte) != 0 || byte == '-';
+                      });
+  return is_one || scan.fail("no id of a checkpoint");
 }
 
-Status check_marker(std::string_view marker, std::string_view manifest_text) {
-  JsonScan scan(marker);
+// [[step,"id"],...]
+bool scan_before(JsonScan& scan, std::vector<StoreName>& before) {
+  if (!scan.begin_array()) return false;
+  while (scan.next_item()) {
+    StoreName& name = before.emplace_back();
+    if (before.size() > kHistoryMax) return scan.fail("more checkpoints before it than are ever named");
+    if (!scan.begin_array() || !scan.next_item() || !scan.number(name.step)) return scan.fail("no step");
+    if (!scan.next_item() || !scan_id(scan, name.id)) return scan.fail("no id of a checkpoint");
+    if (scan.next_item()) return scan.fail("a step and an id are all there may be");
+  }
+  return !scan.failed();
+}
+
+Result<Marker> parse_marker(std::string_view text_of_it) {
+  JsonScan scan(text_of_it);
   std::string key;
-  std::uint64_t bytes = 0;
-  std::uint32_t sum = 0;
-  bool has_bytes = false, has_sum = false;
+  Marker marker;
   scan.begin_object();
   while (scan.next_key(key)) {
     if (key == "manifest_bytes")
-      has_bytes = scan.number(bytes);
+      marker.has_bytes = scan.number(marker.manifest_bytes);
     else if (key == "manifest_crc32c")
-      has_sum = scan_number(scan, sum);
+      marker.has_sum = scan_number(scan, marker.manifest_crc32c);
+    else if (key == "id")
+      scan_id(scan, marker.identity.id);
+    else if (key == "before")
+      scan_before(scan, marker.identity.before);
+    else if (key == "written_ms")
+      scan.number(marker.identity.written_ms);
     else
       scan.skip();
   }
   if (!scan.finish()) return scan.error().within(std::string(kStoreMarkerName));
-  if (!has_bytes || !has_sum) return Error{Code::corrupt, text(kStoreMarkerName, ": a field is missing")};
-  if (bytes != manifest_text.size() || sum != crc32c_of(manifest_text))
-    return Error{Code::corrupt, text(kStoreManifestName, ": ", manifest_text.size(), " bytes that are not the ", bytes,
-                                     " that ", kStoreMarkerName, " makes valid: its checksum differs")};
+  if (!marker.has_bytes || !marker.has_sum) return Error{Code::corrupt, text(kStoreMarkerName, ": a field is missing")};
+  return marker;
+}
+
+std::string text_of(const StoreIdentity& identity) {
+  if (identity.id.empty()) return {};
+  std::string before;
+  for (std::size_t i = 0; i < std::min(identity.before.size(), kHistoryMax); ++i)
+    before += text(i == 0 ? "" : ",", "[", identity.before[i].step, ",", quoted(identity.before[i].id), "]");
+  return text(",\"id\":", quoted(identity.id), ",\"written_ms\":", identity.written_ms, ",\"before\":[", before, "]");
+}
+
+}  // namespace
+
+std::string marker_of(std::string_view manifest_text, const StoreIdentity& identity) {
+  return text("{\"format\":", quoted(kStoreFormat), ",\"version\":", kStoreVersion,
+              ",\"manifest_bytes\":", manifest_text.size(), ",\"manifest_crc32c\":", crc32c_of(manifest_text),
+              text_of(identity), "}\n");
+}
+
+Status check_marker(std::string_view marker, std::string_view manifest_text) {
+  PAWL_ASSIGN(const Marker known, parse_marker(marker));
+  if (known.manifest_bytes != manifest_text.size() || known.manifest_crc32c != crc32c_of(manifest_text))
+    return Error{Code::corrupt,
+                 text(kStoreManifestName, ": ", manifest_text.size(), " bytes that are not the ", known.manifest_bytes,
+                      " that ", kStoreMarkerName, " makes valid: its checksum differs")};
   return {};
+}
+
+Result<StoreIdentity> identity_in(std::string_view marker) {
+  PAWL_ASSIGN(Marker known, parse_marker(marker));
+  return std::move(known.identity);
 }
 
 }  // namespace pawl::checkpoint

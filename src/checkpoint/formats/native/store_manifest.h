@@ -81,9 +81,27 @@ using pawl::text_of;  // of shapes
 // Fails: `invalid`, naming up to five tensors whose pieces overlap or leave something out.
 [[nodiscard]] Status check_manifest_tiles(const StoreManifest& manifest);
 
-// The marker: which manifest it makes valid.
-[[nodiscard]] std::string marker_of(std::string_view manifest_text);
+// Which checkpoint it is, among those of a job. Random, so a step that is written again is another one.
+struct StoreName {
+  std::uint64_t step = 0;
+  std::string id;  // letters, digits and '-', 64 at most
+  bool operator==(const StoreName&) const = default;
+};
+
+// What a job says of its checkpoint. Others say nothing: an empty id.
+struct StoreIdentity {
+  std::string id;
+  std::vector<StoreName> before;  // those of its history that were there when it was begun, the newest first
+  std::uint64_t written_ms = 0;   // since 1970, by the clock of who published it
+  bool operator==(const StoreIdentity&) const = default;
+};
+inline constexpr std::size_t kHistoryMax = 4096;  // of `before`; older ones are not named
+
+// The marker: which manifest it makes valid, and the identity, if there is one.
+[[nodiscard]] std::string marker_of(std::string_view manifest_text, const StoreIdentity& identity = {});
 // Fails: `corrupt` unless it is that manifest's.
 [[nodiscard]] Status check_marker(std::string_view marker, std::string_view manifest_text);
+// Fails: `corrupt`.
+[[nodiscard]] Result<StoreIdentity> identity_in(std::string_view marker);
 
 }  // namespace pawl::checkpoint

@@ -97,6 +97,23 @@ TEST(StoreManifest, MarksOneManifestOnly) {
   EXPECT_EQ(check_marker("{}", manifest).error().code, Code::corrupt);
 }
 
+TEST(StoreManifest, ItsMarkerSaysWhichCheckpointItIsAndWhichWereBefore) {
+  const std::string manifest = text_of(some_manifest());
+  const StoreIdentity identity{"a-7", {{20, "a-6"}, {10, "b1"}}, 1764000000123};
+  const std::string marker = marker_of(manifest, identity);
+  EXPECT_TRUE(check_marker(marker, manifest));
+  EXPECT_EQ(*identity_in(marker), identity);
+  EXPECT_EQ(*identity_in(marker_of(manifest)), StoreIdentity());
+  StoreIdentity old = identity;
+  for (std::uint64_t step = 1; step < 2 * kHistoryMax; ++step) old.before.push_back({step, "x"});
+  EXPECT_EQ(identity_in(marker_of(manifest, old))->before.size(), kHistoryMax);
+  const std::string begin = R"({"manifest_bytes":1,"manifest_crc32c":2,)";
+  for (const char* bad : {R"("id":"../x"})", R"("id":7})", R"("before":[[1]]})", R"("before":[[1,"a",2]]})",
+                          R"("before":[["a",1]]})", R"("before":1})", R"("written_ms":"now"})"})
+    EXPECT_EQ(identity_in(begin + bad).error().code, Code::corrupt) << bad;
+  EXPECT_FALSE(identity_in(begin + R"("id":")" + std::string(65, 'a') + "\"}"));
+}
+
 TEST(StoreManifest, JoinsShares) {
   std::vector<StoreManifest> shares(2);
   shares[0].files = {{"data-00000.safetensors", 100, 20, 1}};

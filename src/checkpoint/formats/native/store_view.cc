@@ -17,7 +17,7 @@ namespace pawl::checkpoint {
 namespace {
 
 constexpr std::uint64_t kManifestBytesMax = std::uint64_t{1} << 32;
-constexpr std::uint64_t kMarkerBytesMax = 4096;
+constexpr std::uint64_t kMarkerBytesMax = std::uint64_t{1} << 20;
 constexpr std::uint64_t kReadBytes = 1 << 20;
 constexpr std::uint32_t kThreadsMax = 4;
 
@@ -175,6 +175,13 @@ bool is_unfinished_store(const std::string& folder, const std::vector<std::strin
            std::ranges::any_of(file->metadata, [](const auto& pair) { return pair.first == kStoreMetadataKey; });
   }
   return false;
+}
+
+Result<StoreIdentity> read_store_identity(const std::string& folder, Files& files) {
+  PAWL_ASSIGN(const std::string marker, read_file(join_path(folder, kStoreMarkerName), kMarkerBytesMax, files));
+  Result<StoreIdentity> identity = identity_in(marker);
+  if (!identity) return std::move(identity).error().within(folder);
+  return identity;
 }
 
 Result<StoreManifest> read_store_manifest(const std::string& folder, Files& files) {

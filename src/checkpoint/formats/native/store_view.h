@@ -27,6 +27,8 @@ namespace pawl::checkpoint {
 // The manifest, where the marker agrees with it. Fails: `not_found` without a marker: the save did not end; `corrupt`;
 // `io`.
 [[nodiscard]] Result<StoreManifest> read_store_manifest(const std::string& folder, Files& files = real_files());
+// What the marker says. Fails: `not_found`, `corrupt`, `io`.
+[[nodiscard]] Result<StoreIdentity> read_store_identity(const std::string& folder, Files& files = real_files());
 // `values` of the view are those of publish(). What is_set_aside() is not among its tensors. Fails also: `corrupt`, naming up to five data files that are not
 // there, or not as long as the manifest says.
 [[nodiscard]] Result<CheckpointView> view_store(const std::string& folder, Files& files = real_files());
