@@ -44,15 +44,14 @@ Cluster::Cluster(const ClusterOptions& chosen)
   spec.start_ms = 30000;
   spec.test_hooks = options.gate_off;
   spec.gate_off = options.gate_off;
-  if (storage.is_on())
-    spec.checkpoints = {"/checkpoints",
-                        options.storage.every_steps,
-                        options.storage.every_ms,
-                        {},
-                        {},
-                        {},
-                        options.storage.keep_last,
-                        options.storage.keep_every};
+  if (storage.is_on()) {
+    spec.checkpoints.path = "/checkpoints";
+    spec.checkpoints.every_steps = options.storage.every_steps;
+    spec.checkpoints.every_ms = options.storage.every_ms;
+    spec.checkpoints.every_auto = options.storage.every_auto;
+    spec.checkpoints.keep_last = options.storage.keep_last;
+    spec.checkpoints.keep_every = options.storage.keep_every;
+  }
   if (options.bad_collectors)
     bad_collectors_ = std::make_unique<BadCollectors>(scheduler, options.seed, options.collectors_die);
   control.before_put = [this](Process& client, const std::string& key, std::string& value) {

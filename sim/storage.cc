@@ -70,6 +70,8 @@ StorageOptions draw_storage(std::uint64_t seed) {
   options.spoiled_after = Duration(static_cast<std::int64_t>(random() % 10'000'000'000));
   if (random() % 2 == 0) options.keep_last = 1 + random() % 3;
   if (options.keep_last > 0 && random() % 2 == 0) options.keep_every = 50;
+  if (random() % 4 == 0) options.asks_in = 5 + random() % 100;
+  if (options.every_ms > 0 && random() % 3 == 0) options.every_ms = 0, options.every_auto = true;
   return options;
 }
 
@@ -550,7 +552,8 @@ void Storage::look_at_pace() {
     committed_then_ = cluster_.greatest_committed();
   }
   const StorageOptions& options = cluster_.options.storage;
-  if (now - published_at_ > kPublishedWithin + 2 * std::chrono::milliseconds(options.every_ms) &&
+  if (now - published_at_ >
+          kPublishedWithin + 2 * (options.every_auto ? job::kAutoPause : std::chrono::milliseconds(options.every_ms)) &&
       cluster_.greatest_committed() > committed_then_ + kStepsWithin + 4 * options.every_steps)
     cluster_.violate(text("nothing was published for ", (now - published_at_) / 1s, " s, in which steps ",
                           committed_then_, " to ", cluster_.greatest_committed(), " were committed: ", describe()));

@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "job/persist/checkpoint_store.h"
 #include "job/persist/persist_record.h"
+#include "job/persist/persist_round.h"
 #include "job/recovery/stop_order.h"
 #include "job/snapshot/slot_word.h"
 #include "machine.h"
@@ -43,7 +44,9 @@ enum class StorageHealth : unsigned char {
 struct StorageOptions {
   StorageHealth health = StorageHealth::none;
   std::uint64_t every_steps = 0;  // or
-  std::uint64_t every_ms = 0;
+  std::uint64_t every_ms = 0;     // or
+  bool every_auto = false;
+  std::uint64_t asks_in = 0;    // of so many steps of a trainer it asks in one for a checkpoint; 0: never
   Duration spoiled_after{};     // since the start: broken, or stuck
   std::uint64_t keep_last = 0;  // as of the job's spec
   std::uint64_t keep_every = 0;

@@ -318,6 +318,8 @@ class Trainer {
     for (Step step = resume_.next();; step = step.next()) {
       if (!wait_while_paused(step)) return false;
       page_->step = step.value;
+      const auto asks_in = static_cast<std::int64_t>(cluster_.options.storage.asks_in);
+      if (asks_in > 0 && scheduler_.between(0ns, Duration(asks_in)) == 0ns) (void)job::ask_to_persist(*page_);
       cluster_.step_begun(generation_, step);
       progress(PAWL_PHASE_COMPUTE);
       scheduler_.sleep(scheduler_.between(cluster_.options.step / 2, cluster_.options.step));

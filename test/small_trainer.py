@@ -20,6 +20,7 @@ DEFAULTS = {
     "build_ms": 0,          # and so long between its first recover_join and recover_done
     "seal_after": 0,        # the layout is sealed after this step; 0: before the first
     "stop": None,           # [seat, step, wanted]: in that step this seat proposes the job's end
+    "persist": [],          # [[seat, step], ...]: in these steps these seats ask that the step be written to storage
     "end_after": {},        # {seat: step}: these leave their loop after another step than the others
     "exits": None,          # [[seats], step, code]: they end there, in every process; step 0: before the job runs
     "drain_ms": 0,          # a lost step takes so long to run out, "drain_progress" says whether with signs of life
@@ -82,6 +83,7 @@ class Trainer:
         self.library = ctypes.CDLL(os.environ["PAWL_LIBRARY"])
         self.library.pawl_error.restype = ctypes.c_char_p
         self.library.pawl_stop_step.restype = ctypes.c_uint64
+        self.library.pawl_stored_step.restype = ctypes.c_uint64
         self.library.pawl_committed_step.restype = ctypes.c_uint64
         self.handle = ctypes.c_void_p()
         self.seat = Seat(ctypes.sizeof(Seat))
@@ -163,6 +165,8 @@ class Trainer:
         if self.options["stop"] and self.options["stop"][:2] == [self.seat.rank, step]:
             agreed = ctypes.c_uint64()
             self.call("stop_after", ctypes.c_uint64(self.options["stop"][2]), ctypes.byref(agreed))
+        if [self.seat.rank, step] in self.options["persist"]:
+            self.call("persist")
         self.call("progress", 2)
         total = self.all_reduce(step)
         self.call("fence", None)
@@ -174,7 +178,8 @@ class Trainer:
             self.call("window_open", ctypes.c_uint64(step), ctypes.c_uint64(step))
         self.write(f"seat-{self.seat.rank}.jsonl", {
             "step": step, "pid": os.getpid(), "generation": self.seat.generation, "state": digest(self.state),
-            "committed": self.library.pawl_committed_step(self.handle), "counted": self.counted})
+            "committed": self.library.pawl_committed_step(self.handle),
+            "stored": self.library.pawl_stored_step(self.handle), "counted": self.counted})
 
     def exit_if_asked(self, step):
         if self.options["exits"] and self.seat.rank in self.options["exits"][0] and step == self.options["exits"][1]:

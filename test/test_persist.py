@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 
 import harness
@@ -77,6 +78,31 @@ class PersistTest(JobTest):
         code, said = run_pawl("ls", "-o", "json", self.folder)
         self.assertEqual(0, code, said)
         self.assertEqual(self.published(), [one["step"] for one in json.loads(said)["checkpoints"]])
+
+    def test_a_trainer_asks_for_one(self):
+        """Long before the next that is due. Two seats ask in one step, one alone in another."""
+        record_to, asked = os.path.join(self.scratch(), "record"), [(0, 20), (1, 20), (2, 60)]
+        os.makedirs(record_to)
+        options = {"record": record_to, "steps": 200, "step_ms": 10, "persist": [list(one) for one in asked]}
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_trainer.py")
+        with self.persisted(100000, command=[sys.executable, "-B", script, json.dumps(options)],
+                            environment={"PAWL_LIBRARY": harness.LIBRARY}, hold_end=False) as job:
+            self.assertEqual(0, job.wait_end(60), job.tail())
+        first, second, last = self.published()
+        self.assertTrue(20 <= first < 60 <= second < last == 200, self.published())
+        with open(os.path.join(record_to, "seat-1.jsonl"), encoding="utf-8") as file:
+            stored = [json.loads(line)["stored"] for line in file]
+        self.assertEqual(0, stored[19])
+        self.assertTrue({first, second} <= set(stored), stored)
+        self.assert_sound(self.published())
+
+    def test_auto_writes_one_after_another_and_keeps_two(self):
+        with self.persisted("auto", size={"steps": 40}, hold_end=False) as job:
+            self.assertTrue(job.wait_step(2)[0]["checkpoint"]["every_auto"])
+            self.assertEqual(0, job.wait_end(60), job.tail())
+            self.assert_says(job.output(), "the newest 2 checkpoints are kept")
+        self.assertEqual(40, self.published()[-1])
+        self.assertLessEqual(len(self.published()), 2)
 
     def test_by_time(self):
         with self.persisted("1s", hold_end=False) as job:
@@ -395,7 +421,7 @@ class PersistTest(JobTest):
             json.dump({"job": "another", "token_digest": "12"}, file)
         for flags, words in (
                 (["--checkpoint", self.folder], ["holds checkpoints of job another already", "--resume auto"]),
-                (["--checkpoint", self.folder, "--every", "soon"], ["--every soon", "a number of steps"]),
+                (["--checkpoint", self.folder, "--every", "soon"], ["--every soon", "a number of steps", "auto"]),
                 (["--checkpoint", self.folder, "--every", "0"], ["--every 0"]),
                 (["--every", "5"], ["--checkpoint DIR"]),
                 (["--grace", "5s"], ["--checkpoint DIR"]),

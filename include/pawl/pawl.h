@@ -365,6 +365,14 @@ PAWL_API pawl_status pawl_stop_after(pawl_trainer* trainer, uint64_t step, uint6
 /* After which step the job ends; 0: nobody has asked for an end. Any thread; cheap (one load). */
 PAWL_API uint64_t pawl_stop_step(const pawl_trainer* trainer);
 
+/* Of a job that writes checkpoints to storage (`pawl run --checkpoint`): asks that this step, or the next one that can be, is written
+ * out of turn. Returns at once. One seat is enough; calls of several in one step are one. It outlives a recovery. PAWL_INVALID: the
+ * job writes none. Without a job (pawl switched off) it has no effect. */
+PAWL_API pawl_status pawl_persist(pawl_trainer* trainer);
+/* The newest step in storage, as far as this node knows; 0: none. Any thread; cheap (one load). A step that was asked for is
+ * there at the earliest when a later one is committed: don't wait for it inside a step. */
+PAWL_API uint64_t pawl_stored_step(const pawl_trainer* trainer);
+
 /* Rendezvous: a small key-value store that all seats of this generation share, so that ranks find each other.
  *
  * When a call has returned, every seat sees its effect. A restart of a pawld loses nothing and does nothing twice. The

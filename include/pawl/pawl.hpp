@@ -334,6 +334,10 @@ class Trainer {
     return call([&] { return pawl_stop_after(handle_, step, agreed); });
   }
   [[nodiscard]] std::uint64_t stop_step() const { return handle_ == nullptr ? 0 : pawl_stop_step(handle_); }
+  Status persist() {
+    return call([&] { return pawl_persist(handle_); });
+  }
+  [[nodiscard]] std::uint64_t stored_step() const { return handle_ == nullptr ? 0 : pawl_stored_step(handle_); }
 
   // The rendezvous: any thread. Values have at most 16 MiB.
   Status rendezvous_set(const std::string& key, const std::string& value) {

@@ -191,6 +191,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "finish": (ctypes.c_int, (_HANDLE,)),
     "stop_after": (ctypes.c_int, (_HANDLE, _U64, ctypes.POINTER(_U64))),
     "stop_step": (_U64, (_HANDLE,)),
+    "persist": (ctypes.c_int, (_HANDLE,)),
+    "stored_step": (_U64, (_HANDLE,)),
     "rendezvous_set": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, _SIZE)),
     "rendezvous_get": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, ctypes.POINTER(_SIZE), _U32)),
     "rendezvous_try_get": (ctypes.c_int, (_HANDLE, _TEXT, _BYTES, ctypes.POINTER(_SIZE))),
@@ -439,6 +441,13 @@ class Trainer:
     def stop_step(self) -> int:
         """0: none. Any thread."""
         return int(self._library.pawl_stop_step(self._handle))
+
+    def persist(self) -> None:
+        self._check(self._library.pawl_persist(self._handle))
+
+    def stored_step(self) -> int:
+        """0: none. Any thread."""
+        return int(self._library.pawl_stored_step(self._handle))
 
     # Rendezvous.
 

@@ -263,6 +263,16 @@ class Job:
         """Ends the job, on all seats after the same step: this one or the next."""
         self._stop_step = self._stop_step or self._done + 1
 
+    def checkpoint(self) -> bool:
+        """Asks that the job writes this step, or the next one that it can, to storage now; returns at once. One rank
+        is enough; all may ask. False: this training writes no checkpoints of its own (`pawl run --checkpoint`)."""
+        return False
+
+    @property
+    def stored_step(self) -> int:
+        """The newest step that the job has in storage; 0: none. One that was asked for comes some steps later."""
+        return 0
+
     @contextlib.contextmanager
     def aside(self, name: str = "aside") -> Iterator[None]:
         """For evaluation between steps. Random numbers drawn inside don't change the training's, and a hang is noticed.

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from pawl import (
+    checkpoint_values,
     compiling,
     data_position,
     devices,
@@ -155,6 +156,19 @@ class ManagedJob(Job):
             return
         with contextlib.suppress(Recover, Stop):  # noticed at the step's edge; what was agreed stays
             self._trainer.stop_after(self._done + 1)
+
+    def checkpoint(self) -> bool:
+        if not checkpoint_values.are_wanted():
+            return False
+        if self._member.late or self._losses.failure() is not None:  # asked again when the step is done again
+            return True
+        with contextlib.suppress(Recover, Stop):
+            self._trainer.persist()
+        return True
+
+    @property
+    def stored_step(self) -> int:
+        return self._trainer.stored_step()
 
     @contextlib.contextmanager
     def aside(self, name: str = "aside") -> Iterator[None]:

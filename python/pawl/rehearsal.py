@@ -20,7 +20,17 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from pawl import compiling, cut_modules, devices, drill_record, groups, script_exit, second_step, sharded
+from pawl import (
+    checkpoint_values,
+    compiling,
+    cut_modules,
+    devices,
+    drill_record,
+    groups,
+    script_exit,
+    second_step,
+    sharded,
+)
 from pawl._library import Phase, Role, Seat, Trainer
 from pawl.errors import Refused
 from pawl.job import Job, Step, set_current_job
@@ -96,6 +106,9 @@ class RehearsalJob(Job):
 
     def stop(self) -> None:
         pass
+
+    def checkpoint(self) -> bool:
+        return checkpoint_values.are_wanted()
 
     def _exit(self, step: Step, error: BaseException | None) -> bool:
         self._inside = None

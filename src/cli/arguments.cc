@@ -139,9 +139,11 @@ void add_run(CLI::App& app, Everything& all) {
   run->add_option("--checkpoint", o.checkpoint,
                   "folder in which the job writes its own checkpoints, from memory, while it trains: DIR/step-N; all "
                   "nodes see it at this path. Default: none are written");
-  run->add_option("--every", o.every,
-                  "how often: a number of steps (500), or a time (90s, 10m, 2h); the last step is always written. "
-                  "Default: 10m");
+  run->add_option(
+      "--every", o.every,
+      "how often: a number of steps (500), a time (90s, 10m, 2h), or auto: one after another, with a pause of 10 s; "
+      "the last step is always written. "
+      "Default: 10m");
   run->add_option("--grace", o.grace,
                   "when the job is told to stop (Ctrl-C, SIGTERM): how long it may write its newest step to "
                   "--checkpoint's folder before all ends. Default: 60s");

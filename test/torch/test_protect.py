@@ -857,6 +857,18 @@ class WindowTest(unittest.TestCase):
         job.stop()
         self.assertEqual(["stop_after"], job._trainer.calls)
 
+    def test_a_checkpoint_is_asked_for_where_the_job_writes_them(self):
+        job = self.job()
+        self.assertFalse(job.checkpoint())
+        with mock.patch.dict(os.environ, {"PAWL_CHECKPOINT": "/c"}):
+            job._losses.lost_by = "a peer died"
+            self.assertTrue(job.checkpoint())
+            self.assertEqual([], job._trainer.calls, "the step is done again, and asks again")
+            job._losses.lost_by = None
+            job._trainer.interrupted = lambda: False
+            self.assertTrue(job.checkpoint())
+        self.assertEqual(["persist"], job._trainer.calls)
+
 
 class CommitActsTest(unittest.TestCase):
     def test_once_for_a_step_and_at_least_once_for_each(self):

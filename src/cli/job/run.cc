@@ -28,7 +28,8 @@
 namespace pawl::job {
 namespace {
 
-constexpr int kControlPort = 2379;  // in a fabric of our own, so nobody else can have them
+constexpr std::uint64_t kAutoKept = 2;  // of --every auto
+constexpr int kControlPort = 2379;      // in a fabric of our own, so nobody else can have them
 constexpr int kNodePort = 7000;
 constexpr const char* kEveryDefault = "10m";
 constexpr std::string_view kGraceDefault = "60s";
@@ -134,13 +135,15 @@ Status check(const RunOptions& options) {
   return {};
 }
 
-// "500" steps, or "90s", "10m", "2h".
+// "500" steps, or "90s", "10m", "2h", or "auto".
 struct Interval {
   std::uint64_t steps = 0;
   std::uint64_t ms = 0;
+  bool is_auto = false;
 };
 
 Result<Interval> interval_of(std::string_view every) {
+  if (every == "auto") return Interval{0, 0, true};
   std::uint64_t unit_ms = 0;
   const char last = every.empty() ? '0' : every.back();
   if (last == 's') unit_ms = 1000;
@@ -150,8 +153,8 @@ Result<Interval> interval_of(std::string_view every) {
   if (!parse_number(every.substr(0, every.size() - (unit_ms > 0 ? 1 : 0)), number) || number == 0 ||
       number > 1000000000)
     return usage(
-        text("--every ", every, ": expected a number of steps, such as 500, or a time, such as 90s, 10m or 2h"));
-  return unit_ms > 0 ? Interval{0, number * unit_ms} : Interval{number, 0};
+        text("--every ", every, ": expected a number of steps, such as 500, a time, such as 90s, 10m or 2h, or auto"));
+  return unit_ms > 0 ? Interval{0, number * unit_ms, false} : Interval{number, 0, false};
 }
 
 // "60s", "5m", "1h".
@@ -253,6 +256,11 @@ Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   spec.checkpoints.path = absolute(options.checkpoint);
   spec.checkpoints.every_steps = every.steps;
   spec.checkpoints.every_ms = every.ms;
+  spec.checkpoints.every_auto = every.is_auto;
+  if (every.is_auto && !options.keep_last) {  // else they fill any disk
+    spec.checkpoints.keep_last = kAutoKept;
+    say(text("--every auto: the newest ", kAutoKept, " checkpoints are kept (--keep-last K for another number)"));
+  }
   const bool goes_on =
       spec.checkpoints.resume_step > Step(0) && parent_path(spec.checkpoints.resume_path) == spec.checkpoints.path;
   if (Status claimed = claim_checkpoint_folder(spec.checkpoints.path, spec.job, spec.token_digest, goes_on); !claimed)

@@ -82,6 +82,8 @@ std::string checkpoint_line(const json& document) {
     const std::string phase = string_in(checkpoint, "phase");
     if (phase != "idle")
       out += text(", step ", number_in(checkpoint, "step"), phase == "writing" ? " is being written" : " is next");
+    if (number_in(checkpoint, "interval_ms") > 0)
+      out += text("; the last two were ", (number_in(checkpoint, "interval_ms") + 500) / 1000, " s apart");
     if (number_in(checkpoint, "failures") > 0)
       out += text("; the last ", number_in(checkpoint, "failures"), " failed: ", string_in(checkpoint, "why"));
     return out;

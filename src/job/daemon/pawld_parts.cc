@@ -124,7 +124,9 @@ Pawld::Parts::Parts(Pawld& pawld)
              .tell = [this](const std::string& kind, const std::string& fields) { events.tell(kind, fields); },
              .show = [&pawld](std::uint32_t index, bool shown) { pawld.keeper_->show_trainer(index, shown); }}),
       persist(pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
-              {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); }}),
+              {.send = [&pawld](NodeId node, const Frame& frame) { return pawld.neighbours_->send(node, frame); },
+               .wanted = [this] { return pages.persist_wanted(); },
+               .show_stored = [this](Step newest) { pages.show_stored(newest); }}),
       last_checkpoint(
           pawld.context_, memory, events, pawld.lines_.checkpoints.get(),
           {.report = [this](Cause cause,

@@ -31,6 +31,7 @@ void Persist::on_key(const std::string& key, const std::string& value, Revision 
 void Persist::learn(PersistRecord record, Revision revision) {
   known_.record = std::move(record);
   known_.revision = revision;
+  hooks_.show_stored(known_.record.published);
   follow();
 }
 
@@ -202,25 +203,32 @@ PersistTally Persist::own_tally() const {
   tally.bytes = attempt_.writes ? attempt_.writes->bytes.load() : 0;
   tally.failed = attempt_.failed;
   tally.unpinned = attempt_.unpinned;
+  tally.wanted = hooks_.wanted();
   return tally;
 }
 
 PersistTally Persist::tally() const {
   PersistTally all = own_tally();
-  for (const auto& [node, told] : children_)
+  for (const auto& [node, told] : children_) {
+    PersistTally theirs;
     if (told.attempt == known_.record.attempt)
-      add(all, {told.pinned, told.written, told.proven, told.bytes, told.failed, told.unpinned});
+      theirs = {told.pinned, told.written, told.proven, told.bytes, told.failed, told.unpinned, {}};
+    theirs.wanted = told.wanted;
+    add(all, theirs);
+  }
   return all;
 }
 
 void Persist::pass_on() {
-  if (!is_current() || attempt_.number == 0) return;
-  look_again();
-  const PersistTally all = tally();
   const JobMirror& mirror = context_.mirror;
+  if (!is_here() || !mirror.is_member()) return;
+  const bool has_attempt = is_current() && attempt_.number != 0;
+  if (has_attempt) look_again();
+  const PersistTally all = tally();
+  if (!has_attempt && all.wanted == Step(0)) return;
   if (mirror.is_root()) return root_.on_tally(all);
-  PersistMessage news{known_.entered, attempt_.number, all.pinned, all.written,
-                      all.proven,     all.bytes,       all.failed, all.unpinned};
+  PersistMessage news{known_.entered, known_.record.attempt, all.pinned, all.written, all.proven, all.bytes,
+                      all.failed,     all.unpinned,          all.wanted};
   if (passed_on_ == news) return;
   const auto parent = mirror.node_at((mirror.my_position() - 1) / 2);
   if (parent && hooks_.send(*parent, frame_of(PersistMessage(news)))) passed_on_ = std::move(news);

@@ -31,6 +31,8 @@ class Persist {
  public:
   struct Hooks {
     std::function<bool(NodeId, const Frame&)> send;  // false: no link stands
+    std::function<Step()> wanted;                    // what trainers here have asked for
+    std::function<void(Step)> show_stored;           // to them: the newest that is published
   };
   // `store`: none in a job that is to write nothing; it outlives this.
   Persist(NodeContext& context, Memory& memory, Events& events, CheckpointStore* store, Hooks hooks)

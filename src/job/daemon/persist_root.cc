@@ -112,7 +112,8 @@ PersistView PersistRoot::view() const {
   const Duration now = context_.clock->now();
   const auto wall_ms = static_cast<std::uint64_t>(context_.clock->wall() / 1ms);
   PersistView view;
-  view.policy = {spec.checkpoints.every_steps, std::chrono::milliseconds(spec.checkpoints.every_ms)};
+  view.policy = {spec.checkpoints.every_steps, std::chrono::milliseconds(spec.checkpoints.every_ms),
+                 spec.checkpoints.every_auto};
   view.record = record_here();
   view.running = known_.entered;
   view.progress = known_.shown;

@@ -94,11 +94,15 @@ struct OneNode {
   OneNode(std::uint32_t self, FakeStore& store)
       : node(2, self, world_at_once()),
         memory(node.context.environment->memory, {.hold = [](auto&, int) {}, .drop = [](auto&) {}}),
-        persist(node.context, memory, node.events, &store, {.send = [this](NodeId, const Frame& frame) {
-                  if (!linked) return false;
-                  sent.push_back(*message_in<PersistMessage>(frame));
-                  return true;
-                }}) {
+        persist(node.context, memory, node.events, &store,
+                {.send =
+                     [this](NodeId, const Frame& frame) {
+                       if (!linked) return false;
+                       sent.push_back(*message_in<PersistMessage>(frame));
+                       return true;
+                     },
+                 .wanted = [this] { return wanted; },
+                 .show_stored = [this](Step newest) { shown = newest; }}) {
     JobSpec spec;
     spec.job = "test";
     spec.node_count = 2;
@@ -134,6 +138,7 @@ struct OneNode {
   Memory memory;
   std::vector<PersistMessage> sent;
   bool linked = true;
+  Step wanted, shown;
   Persist persist;
   ArenaHandle arena;
 };
@@ -327,6 +332,40 @@ TEST_F(Persisting, WhatWasPublishedIsNotForgottenThoughAnotherGenerationCame) {
   EXPECT_EQ(record().step, Step(20));
 }
 
+TEST_F(Persisting, AStepThatATrainerAsksForIsWrittenOutOfTurn) {
+  capture(0, 10);
+  commit_and_go_on(10);
+  ASSERT_EQ(record().step, Step(20));
+  EXPECT_EQ(other.shown, Step(10));
+  other.wanted = Step(12);
+  other.persist.tick();
+  settle();
+  EXPECT_EQ(record().step, Step(13)) << "the next one that all can keep, not 20";
+  EXPECT_EQ(record().failures, 0u);
+  capture(1, 13);
+  commit_and_go_on(13);
+  EXPECT_EQ(record().published, Step(13));
+  EXPECT_EQ(other.shown, Step(13));
+  EXPECT_EQ(record().step, Step(20)) << "what was asked for is done";
+  other.persist.tick();
+  settle();
+  EXPECT_EQ(record().step, Step(20));
+}
+
+TEST_F(Persisting, WhatATrainerHasAskedForInAnotherGenerationIsStillWanted) {
+  other.linked = false;
+  other.wanted = Step(4);
+  other.persist.tick();
+  settle();
+  ASSERT_EQ(record().step, Step(10)) << "no link has told the root";
+  other.linked = true;
+  next_generation();
+  other.persist.tick();
+  settle();
+  EXPECT_GE(record().step, Step(12));
+  EXPECT_LT(record().step, Step(20));
+}
+
 // The root heard too late that step 10 was published, and the job has gone back behind it.
 TEST_F(Persisting, WhatWasPublishedOfAHistoryThatWasLeftIsNotTold) {
   capture(1, 10);
@@ -470,10 +509,13 @@ TEST_F(Persisting, ADaemonThatWasRestartedGoesOnWithItsPins) {
   EXPECT_EQ(other.pinned(), (std::set<std::uint32_t>{1}));
   std::vector<PersistMessage> sent;
   Persist again(other.node.context, other.memory, other.node.events, &store,
-                {.send = [&sent](NodeId, const Frame& frame) {
-                  sent.push_back(*message_in<PersistMessage>(frame));
-                  return true;
-                }});
+                {.send =
+                     [&sent](NodeId, const Frame& frame) {
+                       sent.push_back(*message_in<PersistMessage>(frame));
+                       return true;
+                     },
+                 .wanted = [] { return Step(0); },
+                 .show_stored = [](Step) {}});
   again.on_key(persist_key(other.node.context.mirror.keys()), value, revision);
   again.before_show({Step(11), 0});  // its pages show that already
   ASSERT_FALSE(sent.empty());
@@ -485,7 +527,9 @@ TEST_F(Persisting, APinThatNobodyWantsAnyMoreIsTakenAway) {
   capture(1, 7);
   other.arena->arena.slot(1).pin(Generation(1), Step(7));
   Persist again(other.node.context, other.memory, other.node.events, &store,
-                {.send = [](NodeId, const Frame&) { return true; }});
+                {.send = [](NodeId, const Frame&) { return true; },
+                 .wanted = [] { return Step(0); },
+                 .show_stored = [](Step) {}});
   again.on_key(persist_key(other.node.context.mirror.keys()), value, revision);
   again.before_show({Step(8), 0});
   EXPECT_TRUE(other.pinned().empty());

@@ -100,6 +100,8 @@ Json checkpoint_json(const JobSpec& spec, const std::pair<PersistRecord, Persist
   return {{"path", spec.checkpoints.path},
           {"every_steps", spec.checkpoints.every_steps},
           {"every_ms", spec.checkpoints.every_ms},
+          {"every_auto", spec.checkpoints.every_auto},
+          {"interval_ms", record.interval_ms},
           {"published", record.published.value},
           {"phase", name_of(record.phase)},
           {"step", record.step.value},

@@ -11,6 +11,8 @@ void TrainerPages::write(TrainerProcess& trainer) {
   const bool formed = context_.mirror.generation().value > 0;
   trainer.shared.page->world.store(context_.mirror.ring().seat_count());
   trainer.shared.page->role.store(!formed ? PAWL_ROLE_UNKNOWN : trainer.seat ? PAWL_ROLE_SEATED : PAWL_ROLE_SPARE);
+  const bool stores = !context_.mirror.spec().checkpoints.path.empty();
+  trainer.shared.page->stored.store(stores ? stored_.value + 1 : 0);
   trainer.shared.page->stop_step.store(context_.mirror.stop().stop_step.value, std::memory_order_release);
 }
 
@@ -24,6 +26,20 @@ void TrainerPages::show(Progress progress, bool committed) {
     trainer.shared.page->progress.store(progress.pack(), std::memory_order_release);
     if (committed && trainer.shared.event) trainer.shared.event->raise();
   }
+}
+
+void TrainerPages::show_stored(Step newest) {
+  if (newest == stored_) return;
+  stored_ = newest;
+  write_all();
+}
+
+Step TrainerPages::persist_wanted() const {
+  Step wanted;
+  for (const TrainerProcess& trainer : trainers_.places())
+    if (trainer.seat && trainer.shared.page != nullptr)
+      wanted = std::max(wanted, Step(trainer.shared.page->persist_wanted.load()));
+  return wanted;
 }
 
 void TrainerPages::open_windows(bool gate_off) {

@@ -18,6 +18,8 @@ class TrainerPages {
   void write(TrainerProcess& trainer);  // what a trainer may know of the job from its page alone
   void write_all();
   void show(Progress progress, bool committed);  // `committed`: wakes them, they may wait for it
+  void show_stored(Step newest);                 // in storage
+  [[nodiscard]] Step persist_wanted() const;     // the greatest that a trainer here has asked for
   void open_windows(bool gate_off);              // the state's generation runs
 
   // The greatest step that is known to be committed, here or to the pawld before this one. Of the last generation that
@@ -34,6 +36,7 @@ class TrainerPages {
   NodeContext& context_;
   Trainers& trainers_;
   Memory& memory_;
+  Step stored_;
 };
 
 }  // namespace pawl::job

@@ -72,6 +72,7 @@ void fields(Io& io, Record& r) {
   io.unless_default("checkpoint_path", r.checkpoints.path),
       io.unless_default("checkpoint_steps", r.checkpoints.every_steps);
   io.unless_default("checkpoint_ms", r.checkpoints.every_ms);
+  io.unless_default("checkpoint_auto", r.checkpoints.every_auto);
   io.unless_default("resume_path", r.checkpoints.resume_path),
       io.unless_default("resume_step", r.checkpoints.resume_step);
   io.unless_default("resume_older", r.checkpoints.resume_older);

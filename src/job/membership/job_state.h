@@ -24,13 +24,14 @@
 
 namespace pawl::job {
 
-inline constexpr std::uint32_t kProtocolVersion = 10;
+inline constexpr std::uint32_t kProtocolVersion = 11;
 
 // Of a job that writes checkpoints, or begins with one.
 struct CheckpointSpec {
   std::string path = {};                // where they are written; empty: nowhere
   std::uint64_t every_steps = 0;        // or
-  std::uint64_t every_ms = 0;           // so often
+  std::uint64_t every_ms = 0;           // so often, or
+  bool every_auto = false;              // as often as the storage takes them
   std::string resume_path = {};         // the one with which it begins
   Step resume_step;                     // that one's step; 0: it begins anew
   std::vector<Step> resume_older = {};  // those beside it, DIR/step-N, the newest first: if it proves damaged

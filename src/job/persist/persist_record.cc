@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<const char*, 3> kPhases{"idle", "pinning", "writing"};
 constexpr std::size_t kBytesMax = std::size_t{64} << 10;
-constexpr std::size_t kFields = 12;
+constexpr std::size_t kFields = 14;
 
 Error wrong(std::string_view field) {
   return {Code::corrupt, text("persist record: `", field, "` is missing or out of range")};
@@ -74,6 +74,8 @@ std::string to_json(const PersistRecord& record) {
               {"published", record.published.value},
               {"older", std::move(older)},
               {"tried", record.tried.value},
+              {"interval_ms", record.interval_ms},
+              {"published_wall_ms", record.published_wall_ms},
               {"ended_wall_ms", record.ended_wall_ms},
               {"failures", record.failures},
               {"why", record.why}}
@@ -97,6 +99,8 @@ Result<PersistRecord> parse_persist_record(std::string_view text_of_it) {
   PAWL_TRY(read(object, "published", kStepMax, record.published.value));
   PAWL_TRY(read_older(object, record.older));
   PAWL_TRY(read(object, "tried", kStepMax, record.tried.value));
+  PAWL_TRY(read(object, "interval_ms", kAny, record.interval_ms));
+  PAWL_TRY(read(object, "published_wall_ms", kAny, record.published_wall_ms));
   PAWL_TRY(read(object, "ended_wall_ms", kAny, record.ended_wall_ms));
   PAWL_TRY(read(object, "failures", ~std::uint32_t{0}, failures));
   PAWL_TRY(read(object, "why", record.why));

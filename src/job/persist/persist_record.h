@@ -27,9 +27,11 @@ struct PersistRecord {
   Step published;           // the newest checkpoint of this job; 0: none
   std::vector<Step> older;  // those before it, the newest first: where it proves damaged, they are tried
   Step tried;               // up to there none is due any more: `published`, or a later one that could not be written
-  std::uint64_t ended_wall_ms = 0;  // when the last attempt was published, or given up
-  std::uint32_t failures = 0;       // since the last that was published
-  std::string why;                  // of the last of these
+  std::uint64_t interval_ms = 0;        // between the last two that were published; 0: not known
+  std::uint64_t published_wall_ms = 0;  // when the newest was
+  std::uint64_t ended_wall_ms = 0;      // when the last attempt was published, or given up
+  std::uint32_t failures = 0;           // since the last that was published
+  std::string why;                      // of the last of these
   bool operator==(const PersistRecord&) const = default;
 };
 

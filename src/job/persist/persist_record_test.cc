@@ -18,6 +18,8 @@ PersistRecord full_record() {
   record.published = Step(400);
   record.older = {Step(300), Step(200)};
   record.tried = Step(450);
+  record.interval_ms = 77;
+  record.published_wall_ms = 88;
   record.ended_wall_ms = 99;
   record.failures = 3;
   record.why = "no room: \"12\" bytes";

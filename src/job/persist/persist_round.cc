@@ -27,14 +27,21 @@ PersistMove order_last(const PersistView& view) {
   return {Kind::order, *view.last, "", false};
 }
 
+// Of what trainers have asked for nothing was published, and nothing tried that storage refused.
+bool is_wanted(const PersistView& view) {
+  return view.tally.wanted > view.record.tried;
+}
+
 PersistMove order_next(const PersistView& view) {
   if (view.last) return order_last(view);
   const PersistRecord& record = view.record;
+  if (is_wanted(view)) return {Kind::order, std::max(view.tally.wanted, ahead(view)), "", false};
   if (view.policy.every_steps > 0) {
     const Step due((record.tried.value / view.policy.every_steps + 1) * view.policy.every_steps);
     return {Kind::order, due > view.progress.settled() ? due : ahead(view), "", false};
   }
-  if (view.policy.every > Duration::zero() && (view.since_ended >= view.policy.every || record.tried < record.step))
+  const Duration pause = view.policy.is_auto ? kAutoPause : view.policy.every;
+  if (pause > Duration::zero() && (view.since_ended >= pause || record.tried < record.step))
     return {Kind::order, ahead(view), "", false};
   return {};
 }
@@ -47,6 +54,7 @@ PersistMove go_on_pinning(const PersistView& view) {
   const PersistRecord& record = view.record;
   if (!view.tally.failed.empty()) return give_up(view.tally.failed, true);
   if (view.last && record.step > *view.last) return give_up("", true);
+  if (is_wanted(view) && record.step > std::max(view.tally.wanted, ahead(view))) return give_up("", true);
   if (view.tally.pinned >= view.seat_count) return {Kind::write, Step(0), "", false};
   if (view.progress.settled() >= record.step && view.since_change > kPersistPatience)
     return give_up(text("of ", view.seat_count, " seats only ", view.tally.pinned, " have kept the step"), true);
@@ -72,6 +80,7 @@ void add(PersistTally& all, const PersistTally& more) {
   all.written += more.written;
   all.proven += more.proven;
   all.bytes += more.bytes;
+  all.wanted = std::max(all.wanted, more.wanted);
   if (all.failed.empty() && !more.failed.empty()) all.failed = more.failed, all.unpinned = more.unpinned;
 }
 
@@ -118,7 +127,9 @@ PersistRecord after_publish(const PersistRecord& record, std::uint64_t wall_ms) 
   if (next.older.size() > kOlderMax) next.older.resize(kOlderMax);
   next.published = record.step;
   next.tried = std::max(next.tried, record.step);
-  next.ended_wall_ms = wall_ms;
+  const std::uint64_t before = record.published_wall_ms;
+  next.interval_ms = before > 0 && wall_ms > before ? wall_ms - before : 0;
+  next.published_wall_ms = next.ended_wall_ms = wall_ms;
   next.failures = 0;
   next.why.clear();
   return next;
@@ -137,7 +148,7 @@ PersistRecord after_give_up(const PersistRecord& record, const PersistMove& move
 }
 
 bool may_end(const PersistView& view) {
-  if (view.policy.every_steps == 0 && view.policy.every == Duration::zero()) return true;
+  if (view.policy.every_steps == 0 && view.policy.every == Duration::zero() && !view.policy.is_auto) return true;
   const bool idle = view.record.phase == PersistPhase::idle || !is_ours(view);
   return idle && view.last && order_last(view).kind == Kind::none;
 }

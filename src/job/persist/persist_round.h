@@ -6,6 +6,8 @@
 // was copied may be found as late as the end of its window. T void, a seat that could not pin it, another generation: the
 // round is given up, and the next one is told further ahead. What could not be written (a full disk) is not tried again
 // before the next step that is due.
+// A trainer may ask for a step out of turn: that one, or the next that can be kept, is ordered at once, in place of a later one of
+// which no seat is to keep anything yet.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +20,13 @@
 
 namespace pawl::job {
 
-struct PersistPolicy {  // one of both
+struct PersistPolicy {  // one of these
   std::uint64_t every_steps = 0;
   Duration every{};
+  bool is_auto =
+      false;  // one after another, as fast as the storage takes them, with a pause: the least that can be lost
 };
+inline constexpr Duration kAutoPause = std::chrono::seconds(10);  // for all else that the storage has to do
 
 // Whether a node may still pin a step, whose trainers' pages show this: else somebody may be about to overwrite it.
 [[nodiscard]] inline bool may_pin(Progress shown, Step step) {
@@ -36,6 +41,7 @@ struct PersistTally {
   std::uint64_t bytes = 0;    // written so far
   std::string failed;         // why one of them can't; empty: none
   bool unpinned = false;      // it failed for want of the step, not of storage
+  Step wanted;                // the greatest that a trainer has asked for; 0: none has
   bool operator==(const PersistTally&) const = default;
 };
 void add(PersistTally& all, const PersistTally& more);

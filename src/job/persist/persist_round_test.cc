@@ -41,6 +41,49 @@ TEST_F(PersistRound, TheNextMultipleIsOrderedLongBefore) {
   EXPECT_EQ(move().kind, Kind::none);
 }
 
+TEST_F(PersistRound, WhatIsAskedForComesFirst) {
+  order();
+  view.tally.wanted = Step(11);
+  PersistMove next = move();
+  EXPECT_EQ(next, (PersistMove{Kind::give_up, Step(0), "", true})) << "100 is far, and nobody keeps anything of it yet";
+  view.record = after_give_up(view.record, next, 5);
+  next = move();
+  EXPECT_EQ(next, (PersistMove{Kind::order, Step(12), "", false}));
+  view.record = after_order(view.record, view.running, next.step);
+  EXPECT_EQ(move().kind, Kind::none);
+  view.record = after_publish(view.record, 6);
+  EXPECT_EQ(move(), (PersistMove{Kind::order, Step(100), "", false}));
+}
+
+TEST_F(PersistRound, WhatIsAskedForAndCannotBeStoredIsNotTriedForEver) {
+  view.tally.wanted = Step(11);
+  to_writing();
+  view.tally.failed = "no room";
+  const PersistMove ended = move();
+  ASSERT_EQ(ended.kind, Kind::give_up);
+  view.record = after_give_up(view.record, ended, 5);
+  view.tally.failed.clear();
+  EXPECT_EQ(move(), (PersistMove{Kind::order, Step(100), "", false}));
+}
+
+TEST_F(PersistRound, OfAutoOneFollowsAnotherWithAPause) {
+  view.policy = {0, {}, true};
+  view.record.tried = view.record.step = view.record.published = Step(8);
+  view.since_ended = kAutoPause - 1ms;
+  EXPECT_EQ(move().kind, Kind::none);
+  view.since_ended = kAutoPause;
+  EXPECT_EQ(move(), (PersistMove{Kind::order, Step(12), "", false}));
+  EXPECT_FALSE(may_end(view)) << "the last step is written";
+}
+
+TEST_F(PersistRound, SaysHowFarApartTheLastTwoWere) {
+  view.record = after_publish(view.record, 5000);
+  EXPECT_EQ(view.record.interval_ms, 0u);
+  view.record = after_give_up(view.record, {Kind::give_up, Step(0), "no room", false}, 7000);
+  view.record = after_publish(view.record, 17000);
+  EXPECT_EQ(view.record.interval_ms, 12000u);
+}
+
 TEST_F(PersistRound, IsWrittenWhenAllArePinnedAndPublishedWhenAllAreWritten) {
   order();
   view.tally.pinned = 3;
@@ -194,10 +237,10 @@ TEST_F(PersistRound, WhatAnotherHistoryHasPublishedIsWrittenAnew) {
 }
 
 TEST(PersistTally, TheFirstReasonOfMoreThanOneCounts) {
-  PersistTally all{1, 0, 0, 5, "", false};
-  add(all, {2, 1, 1, 7, "no room", false});
-  add(all, {0, 0, 0, 0, "void", true});
-  EXPECT_EQ(all, (PersistTally{3, 1, 1, 12, "no room", false}));
+  PersistTally all{1, 0, 0, 5, "", false, Step(4)};
+  add(all, {2, 1, 1, 7, "no room", false, Step(9)});
+  add(all, {0, 0, 0, 0, "void", true, {}});
+  EXPECT_EQ(all, (PersistTally{3, 1, 1, 12, "no room", false, Step(9)}));
 }
 
 TEST(MayPin, OnlyWhileNobodyMayOverwriteTheStep) {

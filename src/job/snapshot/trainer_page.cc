@@ -1,5 +1,6 @@
 #include "job/snapshot/trainer_page.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -11,7 +12,7 @@ namespace pawl::job {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3147'4150'4C57'4150;  // "PAWLPAG1"
-constexpr std::uint64_t kVersion = 2;
+constexpr std::uint64_t kVersion = 3;
 
 static_assert(offsetof(TrainerPage, magic) == 0);
 static_assert(offsetof(TrainerPage, version) == 8);
@@ -59,6 +60,18 @@ bool fits(std::span<std::byte> memory) {
 
 bool is_of_recovery(std::uint64_t phase) {
   return phase == PAWL_PHASE_JOIN || phase == PAWL_PHASE_RESTORE;
+}
+
+bool ask_to_persist(TrainerPage& page) {
+  if (page.stored.load() == 0) return false;
+  const std::uint64_t step = std::max<std::uint64_t>(page.step.load(), 1);
+  if (page.persist_wanted.load() < step) page.persist_wanted.store(step, std::memory_order_release);
+  return true;
+}
+
+Step stored_step(const TrainerPage& page) {
+  const std::uint64_t stored = page.stored.load(std::memory_order_acquire);
+  return Step(stored == 0 ? 0 : stored - 1);
 }
 
 Result<TrainerPage*> initialise_page(std::span<std::byte> memory) {

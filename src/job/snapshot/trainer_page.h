@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/ids.h"
 #include "base/result.h"
 
 namespace pawl::job {
@@ -70,6 +71,10 @@ struct TrainerPage {
   PageWord pause_step;     // pawld writes; don't begin a later step, wait; 0: go on
   PageWord paused_before;  // the trainer writes: it waits before it begins this step; 0: it doesn't
 
+  // Storage (job/daemon/persist.h).
+  PageWord stored;          // pawld writes; the newest step in storage that it knows of, and 1; 0: the job writes none
+  PageWord persist_wanted;  // the trainer writes: that step, or a later one, is to be written; 0: it has not asked
+
   // Robust and shared between processes: locked by the trainer's thread while it is attached, so that pawld, blocked in
   // lock, learns of its end (EOWNERDEAD) at once.
   alignas(64) pthread_mutex_t alive;
@@ -79,6 +84,10 @@ inline constexpr std::size_t kTrainerPageBytes = 4096;
 
 // Whether a trainer is in this pawl_phase on its way back into the job, and not in a step or beside one.
 [[nodiscard]] bool is_of_recovery(std::uint64_t phase);
+
+// Asks for the step that has begun to be written to storage. False: the job writes none.
+[[nodiscard]] bool ask_to_persist(TrainerPage& page);
+[[nodiscard]] Step stored_step(const TrainerPage& page);  // the newest in storage; 0: none
 
 // Makes `memory` (page-aligned, at least kTrainerPageBytes, nobody else's yet) a page with every field 0. The page
 // lives in `memory`. Fails: `invalid` if it is too small or unaligned; `io` if the system refuses the mutex.

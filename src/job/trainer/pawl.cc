@@ -567,6 +567,19 @@ uint64_t pawl_stop_step(const pawl_trainer* trainer) {
   return trainer->off() ? trainer->without.stop_step().value : trainer->trainer->stop_step().value;
 }
 
+pawl_status pawl_persist(pawl_trainer* trainer) {
+  const pawl_status entered = enter(trainer);
+  if (entered != kGoOn) return entered;
+  if (ask_to_persist(trainer->trainer->page())) return PAWL_OK;
+  return failed(trainer, {pawl::Code::invalid,
+                          "this job writes no checkpoints: name a folder for them (pawl run --checkpoint DIR)"});
+}
+
+uint64_t pawl_stored_step(const pawl_trainer* trainer) {
+  if (trainer == nullptr || forked(trainer) || trainer->off()) return 0;
+  return stored_step(trainer->trainer->page()).value;
+}
+
 const char* pawl_status_json(pawl_trainer* trainer) {
   if (trainer == nullptr || forked(trainer)) return "{}";
   trainer->json = trainer->off() ? "{\"pawl\":\"off\"}" : trainer->trainer->status_json();

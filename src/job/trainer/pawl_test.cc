@@ -1028,6 +1028,22 @@ TEST_F(Pawl, AStopIsForTheNextStepAtTheEarliest) {
   EXPECT_EQ(agreed, 3u) << "the first proposal counts";
 }
 
+TEST_F(Pawl, AStepIsAskedForByThePage) {
+  training.start(directory.socket());
+  training.step(1);
+  EXPECT_EQ(pawl_persist(training.t), PAWL_INVALID);
+  EXPECT_NE(std::string(pawl_error(training.t)).find("--checkpoint"), std::string::npos) << pawl_error(training.t);
+  EXPECT_EQ(kept.page->persist_wanted.load(), 0u);
+  EXPECT_EQ(pawl_stored_step(training.t), 0u);
+  kept.page->stored = 1;
+  EXPECT_EQ(pawl_stored_step(training.t), 0u) << "none is there yet";
+  EXPECT_EQ(pawl_step_begin(training.t, 2), PAWL_OK);
+  EXPECT_EQ(pawl_persist(training.t), PAWL_OK) << pawl_error(training.t);
+  EXPECT_EQ(kept.page->persist_wanted.load(), 2u);
+  kept.page->stored = 3;
+  EXPECT_EQ(pawl_stored_step(training.t), 2u);
+}
+
 // While a node is drained.
 TEST_F(Pawl, APausedTrainerWaitsBetweenTwoStepsWhileTheLastOneIsSealed) {
   training.start(directory.socket());

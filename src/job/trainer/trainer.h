@@ -2,7 +2,7 @@
 //
 // Who does what: Session talks to pawld, Declared knows the state, Capture copies it, Trainer says what is allowed when
 // and keeps the page up to date. Every call belongs to the training thread. Any thread may call progress,
-// committed_step, next_event, interrupted, role, world, stop_step and rendezvous. Another thread may call join while the
+// committed_step, next_event, interrupted, role, world, stop_step, page and rendezvous. Another thread may call join while the
 // training thread keeps to role, world, progress and interrupted.
 // Codes: `stale` is PAWL_RECOVER, `cancelled` PAWL_STOP (base/c_status.h); after `broken` only destruction is left.
 #pragma once
@@ -82,6 +82,7 @@ class Trainer {
 
   [[nodiscard]] pawl_role role() const { return static_cast<pawl_role>(page().role.load()); }
   [[nodiscard]] std::uint32_t world() const { return static_cast<std::uint32_t>(page().world.load()); }
+  [[nodiscard]] TrainerPage& page() const { return session_->page(); }
   [[nodiscard]] Step stop_step() const { return Step(page().stop_step.load(std::memory_order_acquire)); }
   // The job's last step, agreed by all members.
   [[nodiscard]] Result<Step> stop_after(Step step);
@@ -94,7 +95,6 @@ class Trainer {
         fence_budget_({.wait_max = options_.fence_deadline.value_or(Duration::zero()),
                        .share_percent = options_.fence_share_percent.value_or(0)}) {}
 
-  [[nodiscard]] TrainerPage& page() const { return session_->page(); }
   [[nodiscard]] Status require_joined() const;
   [[nodiscard]] Status require_running() const;
   void stage_volatile();

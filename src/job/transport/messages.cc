@@ -259,7 +259,7 @@ void fields(F& f, NarrowMessage& m) {
 }
 template <class F>
 void fields(F& f, PersistMessage& m) {
-  f(m.generation, m.attempt, m.pinned, m.written, m.proven, m.bytes, m.failed, m.unpinned);
+  f(m.generation, m.attempt, m.pinned, m.written, m.proven, m.bytes, m.failed, m.unpinned, m.wanted);
 }
 template <class F>
 void fields(F& f, ProgressMessage& m) {

@@ -262,7 +262,7 @@ struct StoppingMessage {
 
 // --- pawld <-> pawld
 
-inline constexpr std::uint32_t kPeerWireVersion = 10;
+inline constexpr std::uint32_t kPeerWireVersion = 11;
 
 enum class Purpose : std::uint8_t {
   link = 1,      // heartbeats, reports up and progress down the tree, the rendezvous store. One for each direction of a
@@ -347,6 +347,7 @@ struct PersistMessage {  // to the parent in the tree: what the seats of the sen
   std::uint64_t bytes = 0;  // written so far
   std::string failed;       // why one of them can't; empty: none
   bool unpinned = false;    // for want of the step, not of storage
+  Step wanted;              // the greatest that a trainer has asked for (pawl_persist); 0: none has
   bool operator==(const PersistMessage&) const = default;
 };
 struct ProgressMessage {  // to the children in the tree

@@ -105,7 +105,7 @@ TEST(Messages, BetweenDaemons) {
               NarrowMessage{Generation(1), 4096, 8192, 99, Seat(2)});
   expect_wire(
       59, "0100000000000000 0700000000000000 02000000 01000000 00000000 0010000000000000 07000000 6e6f20726f6f6d 01",
-      PersistMessage{Generation(1), 7, 2, 1, 0, 4096, "no room", true});
+      PersistMessage{Generation(1), 7, 2, 1, 0, 4096, "no room", true, Step(9)});
   expect_wire(54, "0100000000000000" + kRequestBytes, PeerRendezvousMessage{Generation(1), kRequest});
   expect_wire(55, "00 00000000 0100000077", PeerValueMessage{{false, "", "w"}});
 }
