@@ -1,20 +1,17 @@
 """The demo's GPT: the same script with pawl, without `pawl run` and without the package; the demo itself, with PyTorch
 and where there is none; the lines of the README and of docs/user/protect.md."""
 import ast
-import contextlib
 import difflib
-import json
 import os
-import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch_job  # noqa: E402
-from torch_job import JobTest, harness, jobs, record  # noqa: E402
+from torch_job import JobTest, harness, record  # noqa: E402
 
 # isort: split
+from demo_job import DemoJobTest  # noqa: E402
 from reference import Reference, ReferenceFailed  # noqa: E402
 
 EXAMPLES = os.path.join(harness.ROOT, "examples")
@@ -89,51 +86,23 @@ class ScriptTest(JobTest):
         self.assertLess(float(said[-1].split()[-1]), 0.3, "it learned nothing")
 
 
-class DemoTest(JobTest):
-    def demo(self, *arguments, environment=None, park=False):
-        """Its record, and what it said. `park`: however slow the machine is, few steps pass until a spare is ready."""
-        out = self.scratch()
-        target, run_root = os.path.join(out, "told.json"), os.path.join(out, "jobs")
-        with subprocess.Popen(
-                [sys.executable, "-B", os.path.join(harness.TOOLS, "demo.py"), "--pawl", harness.PAWL, "--out",
-                 os.path.join(out, "run"), "--record", target, *arguments], stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True,
-                env={**os.environ, **(environment or {}), "PAWL_RUN_DIR": run_root}) as process:
-            try:
-                if park:
-                    self.park_until_spare(process, run_root)
-                said, _ = process.communicate(timeout=600)
-            finally:
-                process.kill()
-        self.assertEqual(0, process.returncode, said)
-        with open(target, encoding="utf-8") as file:
-            return json.load(file), said
-
-    def park_until_spare(self, process, run_root):
-        """Seat 1, and with it all others, in an early step of the only job there."""
-        held, deadline = None, time.monotonic() + torch_job.START_S
-        while process.poll() is None and time.monotonic() < deadline:
-            for name in os.listdir(run_root) if os.path.isdir(run_root) else []:
-                view = jobs.View(harness.PAWL, run_root, name)
-                nodes = view.nodes()
-                with contextlib.suppress(OSError, jobs.JobError):
-                    if held is None and 1 in jobs.seats(nodes):
-                        node = jobs.seats(nodes)[1]["node"]
-                        view.ask(node, {"ask": "hold", "phase": "compute", "local_index": 0, "step": 8})
-                        held = node
-                    elif held is not None and jobs.spares(nodes):
-                        view.ask(held, {"ask": "release"}, harness.PATIENCE_S)
-                        return
-            time.sleep(0.1)
-
+class DemoTest(DemoJobTest):
     def test_the_gpt_loses_its_first_node(self):
-        told, said = self.demo("--trainer", "gpt", "--seed", "3", "--steps", "90", "--node", "0", park=True)
+        told, said = self.demo("--trainer", "gpt", "--seed", "3", "--steps", "90", "--node", "0", park=1,
+                               patience_s=torch_job.START_S)
         self.assertEqual(("bitwise equal", "gpt", []), (told["verdict"], told["trainer"], told["faults"]))
         self.assertEqual([0], [kill["node"] for kill in told["kills"]])
         self.assertGreaterEqual(told["losses_compared"], 4 * 90)
         self.assertTrue(told["survivors_same_process"] and told["samples_exact"])
         self.assertLessEqual({"weight", "exp_avg", "exp_avg_sq", "step", "scale"}, set(told["tensor_roles"]))
         self.assert_says(said, "bitwise equal", "survivors", "spare parked")
+
+    def test_the_gpt_loses_two_nodes_at_once(self):
+        folder = os.path.join(self.scratch(), "checkpoints")
+        told, said = self.demo("--trainer", "gpt", "--seed", "3", "--steps", "60", "--nodes", "3", "--checkpoint", folder,
+                               "--at-once", "2", park=2, patience_s=torch_job.START_S)
+        self.assertEqual("gpt", told["trainer"])
+        self.assert_came_back_from_storage(told, said, folder, 2)
 
     def test_where_pytorch_is_left_out(self):
         told, said = self.demo("--steps", "60", "--kills", "0", environment={"PAWL_WITHOUT_TORCH": "1"})

@@ -2,8 +2,9 @@
 
 Starts `pawl run` with four nodes and a spare, lets a stranger (killer.py) kill nodes while it trains, runs the same
 training undisturbed and without pawl, and compares everything. It trains a GPT in PyTorch; where PyTorch can't be had,
-or with `--trainer cpp`, a character model in C++. Exit code 0: all that was promised held; 1: something did not; 2:
-usage. Ctrl-C ends it all.
+or with `--trainer cpp`, a character model in C++. With `--checkpoint DIR --at-once 2` two nodes die in one moment, more
+than memory covers, and the job goes back to its newest checkpoint. Exit code 0: all that was promised held; 1:
+something did not; 2: usage. Ctrl-C ends it all.
 """
 import argparse
 import json
@@ -51,9 +52,12 @@ def parse():
     parser.add_argument("--data", help="a text file, or a folder of them; by default text that ships with the machine")
     parser.add_argument("--record", help="where the record goes (JSON); by default out/demo-<seed>/record.json")
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--spares", type=int, help="by default as many as die at once")
     parser.add_argument("--checkpoint", metavar="DIR", help="the job writes its own checkpoints there meanwhile")
-    parser.add_argument("--every", default="50", help="how often: steps, or a time such as 5s")
+    parser.add_argument("--every", help="how often: steps, or a time such as 5s; by default 50 steps, or with --at-once a "
+                        "twentieth of all")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="how many nodes are killed in one moment, "
+                        "neighbours, so that copies of a seat die with it: needs --checkpoint")
     parser.add_argument("--keep", action="store_true", help="keep what the trainers wrote down, and the job's logs")
     parser.add_argument("--reference-only", action="store_true", help="only the undisturbed run")
     options = parser.parse_args()
@@ -74,12 +78,28 @@ def parse():
     for name, value in options.trainer.defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    for name in ("steps", "batch", "width", "nodes"):
+    for name in ("steps", "batch", "width", "nodes", "at_once"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1")
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if options.at_once > 1:
+        check_at_once(parser, options)
+    options.spares = options.at_once if options.spares is None else options.spares
+    options.every = options.every or str(50 if options.at_once == 1 else max(1, options.steps // 20))
     if options.data and not os.path.exists(options.data):
         parser.error(f"--data {options.data}: there is no such file or folder")
     return options
+
+
+def check_at_once(parser, options):
+    said = f"--at-once {options.at_once}"
+    if not options.checkpoint:
+        parser.error(f"{said}: memory covers one node at a time, so the job could only end: add --checkpoint DIR")
+    if options.at_once > options.nodes:
+        parser.error(f"{said}: there are only {options.nodes} nodes; see --nodes")
+    if options.spares is not None and options.spares < options.at_once:
+        parser.error(f"{said}: each of them needs a spare: --spares {options.at_once}, or leave --spares out")
+    if options.phase != "random":
+        parser.error(f"{said}: goes with --phase random alone")
 
 
 class Demo:
@@ -127,7 +147,10 @@ class Demo:
             "NOT in namespaces of their own (not allowed here): loopback addresses"
         options = self.options
         line(paint("pawl demo", "bold") + f"  {self.trainer.title}, seed {options.seed}, {options.nodes} nodes + "
-             f"{options.spares} spare, {where}")
+             f"{options.spares} spare{'' if options.spares == 1 else 's'}, {where}")
+        if options.at_once > 1:
+            line(f"{options.at_once} nodes will die at once, memory covers one: the job must go back to a checkpoint in "
+                 f"{options.checkpoint}")
         line(f"job {self.job.name}; look at it from another terminal: {os.path.relpath(self.job.pawl)} status")
         line()
 
@@ -137,7 +160,8 @@ class Demo:
             self.killer = subprocess.Popen(
                 [sys.executable, os.path.join(HERE, "killer.py"), "--pawl", self.job.pawl, "--job", self.job.name,
                  "--run-dir", self.run_root, "--seed", str(options.seed), "--kills", str(options.kills),
-                 "--node", options.node, "--phase", options.phase, "--steps", str(options.steps),
+                 "--at-once", str(options.at_once), "--node", options.node, "--phase", options.phase,
+                 "--steps", str(options.steps),
                  "--nodes", str(options.nodes), "--out", self.path("kills.jsonl")],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
 
@@ -166,8 +190,8 @@ class Demo:
         loss = self.last_loss()
         with self.lock:
             line(f"step {step:4d}/{self.options.steps}  loss {loss}  protected {jobs.committed(nodes):4d}  "
-                 f"fence wait {max(waits):.1f} ms" + paint(f"  {max(0, step - last_step) / seconds:4.1f} "
-                                                           f"steps/s{self.spares_text(nodes)}", "dim"))
+                 f"fence wait {max(waits):.1f} ms" + paint(f"  {max(0, step - last_step) / seconds:4.1f} steps/s"
+                                                           f"{stored_text(nodes)}{self.spares_text(nodes)}", "dim"))
         return step
 
     def spares_text(self, nodes):
@@ -230,14 +254,19 @@ class Demo:
         for kill in kills:
             stall = verdict.stall(kill, self.follower.events, run)
             told.append({**{key: kill[key] for key in ("node", "seat", "role", "phase", "step", "held", "committed",
-                                                       "pids")},
-                         **stall, "steps_redone": verdict.redone(kill, run, stall["resume"])})
+                                                       "pids", "at_ns")},
+                         **stall, "steps_redone": verdict.redone(kill, run, stall["resume"]),
+                         "checkpoint": verdict.checkpoint_of(kill, self.follower.events)})
         survivor_faults = verdict.survivor_faults(kills, afters, run)
         other_faults = verdict.spare_faults(kills, afters, run) + record.updates_accounted(run, len(kills))
         if code != 0:
             other_faults.append(f"pawl run ended with {code}")
-        if killer_code != 0 or len(kills) < options.kills:
-            other_faults.append(f"only {len(kills)} of {options.kills} kills: " + self.text_of("killer.out"))
+        due = options.kills * options.at_once
+        if killer_code != 0 or len(kills) < due:
+            other_faults.append(f"only {len(kills)} of {due} kills: " + self.text_of("killer.out"))
+        if options.at_once > 1:
+            other_faults += [f"node {kill['node']} died with others, and no checkpoint was gone back to" for kill in told
+                             if kill["checkpoint"] is None]
         if self.reference.pawl_mapped is not False:
             other_faults.append("the reference had libpawl in its maps, or was not seen")
         other_faults += self.trainer.start_faults(run, reference)
@@ -257,7 +286,7 @@ class Demo:
             "wire_bytes": sum(status.get("wire_bytes", {}).get("sent", 0) for status in self.nodes.values()),
             "faults": compared.differences + survivor_faults + other_faults,
             "trainer": self.trainer.name, "seed": options.seed, "nodes": options.nodes, "spares": options.spares,
-            "steps": options.steps,
+            "steps": options.steps, "at_once": options.at_once,
             "events": self.follower.events}
 
     def text_of(self, name):
@@ -280,11 +309,16 @@ class Demo:
         if told["kills"]:
             same = "the same processes, before and after" if told["survivors_same_process"] else \
                 paint("NOT the same processes", "red")
-            line(f"  survivors  {same}")
-        for kill in told["kills"]:
-            parts = "  ".join(f"{part} {ms_text(kill['stall_ms'][part])}" for part in verdict.PARTS)
-            line(f"  node {kill['node']}     {kill['phase']} of step {kill['step']}: {ms_text(kill['total_ms'])} from "
-                 f"the kill to the next step done\n             {parts}")
+            line(f"  survivors  {'none' if told['at_once'] == told['nodes'] else same}")
+        for kills in verdict.volleys(told["kills"]):
+            kill = kills[0]
+            who = f"node {kill['node']}     {kill['phase']} of step {kill['step']}" if len(kills) == 1 else \
+                f"nodes      {' and '.join(str(each['node']) for each in kills)} at once, in step {kill['step']}"
+            line(f"  {who}: {ms_text(kill['total_ms'])} from the kill to the next step done\n             " +
+                 "  ".join(f"{part} {ms_text(kill['stall_ms'][part])}" for part in verdict.PARTS))
+            if kill["checkpoint"]:
+                line(f"  storage    back to step {kill['resume']}, from {kill['checkpoint']}; {kill['steps_redone']} "
+                     f"finished steps done again")
         wait = told["fence_wait_ms"]
         line(f"  step       {told['step_ms']:.1f} ms with pawl, {told['reference_step_ms']:.1f} ms without: "
              f"{told['overhead_ratio']:.3f}x on {os.cpu_count()} cores (median; the reference ran after it, over "
@@ -344,6 +378,12 @@ class Demo:
             shutil.rmtree(self.job.directory, ignore_errors=True)
         for name in ("pawl", "plain"):
             shutil.rmtree(self.path(name), ignore_errors=True)
+
+
+def stored_text(nodes):
+    """The newest checkpoint, in a job that writes them."""
+    step = jobs.published(nodes)
+    return "" if step is None else f"  step {step} stored" if step else "  nothing stored"
 
 
 def main():

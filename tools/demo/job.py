@@ -137,6 +137,12 @@ def committed(nodes):
     return max((status.get("committed", 0) for status in members(nodes).values()), default=0)
 
 
+def published(nodes):
+    """The step of the newest checkpoint that the job has written; 0: none yet; None: it writes none."""
+    told = [status["checkpoint"]["published"] for status in nodes.values() if status.get("checkpoint")]
+    return max(told, default=None)
+
+
 def generation(nodes):
     return max((status.get("generation", 0) for status in nodes.values()), default=0)
 

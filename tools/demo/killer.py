@@ -3,8 +3,9 @@
 Victim, instant and phase come from the seed. Pids come from `pawl status -o json`, deaths from SIGKILL to a whole node:
 keeper, pawld and trainers at once. Where a phase is named, a test hook parks the victim in it (`pawl drill`, or a hold
 set on a daemon); where none is, the instant is random and the phase is the one that was observed right before.
-Before each kill the job must have committed a step, nothing may be exposed, and a spare must wait.
-Writes one JSON line per kill to --out.
+Before each kill the job must have committed a step, nothing may be exposed, and a spare must wait. With --at-once several
+nodes die in one moment, each next to the other on the ring, so that copies of seats die with them: then the job must
+have published a checkpoint as well, and as many spares must wait. Writes one JSON line per killed node to --out.
 """
 import argparse
 import json
@@ -21,6 +22,7 @@ STEP_PHASES = ("compute", "allreduce", "fence", "update", "allgather")  # of a t
 DAEMON_PHASES = ("ack",)                                              # of the holder of somebody's replica
 RECOVERY_PHASES = ("import", "seated", "decide", "frozen")            # need a first death
 PHASES = ("random", *STEP_PHASES, *DAEMON_PHASES, *RECOVERY_PHASES, "after-swap")
+SILENT_S = 10.0  # without any node, after which there is no job any more
 TORCH_PHASES = ("exchange",)  # of a trainer in PyTorch alone: its own part is updated, nothing of it shared yet
 
 
@@ -70,9 +72,16 @@ class Killer:
         def sound(nodes):
             if not jobs.running(nodes, self.options.nodes) or jobs.committed(nodes) < 1:
                 return False
-            return after_swap or (jobs.spares(nodes) and not any(status["exposed"] for status in nodes.values())
+            return after_swap or (len(jobs.spares(nodes)) >= self.options.at_once and self.is_stored()
+                                  and not any(status["exposed"] for status in nodes.values())
                                   and not self.view.exposed())
-        return self.wait(sound, "a committed step with nothing exposed and a spare waiting", pause_s=0.1)
+        what = "a committed step with nothing exposed and a spare waiting" if self.options.at_once == 1 else \
+            f"a published checkpoint, nothing exposed and {self.options.at_once} spares waiting"
+        return self.wait(sound, what, pause_s=0.1)
+
+    def is_stored(self):
+        """Whether the job has published a checkpoint, where it needs one."""
+        return self.options.at_once == 1 or '"checkpoint_published"' in self.view.command("events", "-o", "json")[1]
 
     def wait_share(self, index):
         """Kills share the run between them: each waits for a step of its own part of it."""
@@ -84,11 +93,15 @@ class Killer:
         time.sleep(pause_s)
 
     def wait(self, condition, what, timeout_s=180.0, pause_s=0.05, look=None):
-        deadline = time.monotonic() + timeout_s
+        answered = time.monotonic()
+        deadline = answered + timeout_s
         while True:
             nodes = (look or self.view.nodes)()
             if condition(nodes):
                 return nodes
+            answered = time.monotonic() if nodes else answered
+            if time.monotonic() > answered + SILENT_S:
+                raise jobs.JobError(f"killer: the job was over before {what}: let it run longer (--steps)")
             if time.monotonic() > deadline:
                 raise jobs.JobError(f"killer: waited {timeout_s:.0f} s in vain for {what}")
             time.sleep(pause_s)
@@ -104,6 +117,11 @@ class Killer:
         chosen."""
         return self.wait(lambda nodes: len(jobs.members(nodes)) == self.options.nodes, "every member to answer",
                          look=self.status)
+
+    def neighbours(self, node, nodes):
+        """That node and the next ones on the ring, as many as die at once."""
+        ring = list(dict.fromkeys(trainer["node"] for _, trainer in sorted(jobs.seats(nodes).items())))
+        return [ring[(ring.index(node) + step) % len(ring)] for step in range(self.options.at_once)]
 
     def choose(self, nodes, but=()):
         sitting = sorted(node for node in jobs.members(nodes) if node not in but)
@@ -124,7 +142,7 @@ class Killer:
 
     def kill_at_random(self):
         nodes = self.whole()
-        self.kill(nodes, self.choose(nodes), "random")
+        self.kill(nodes, self.choose(nodes), "random", at_once=self.options.at_once)
 
     def kill_after_swap(self):
         """A first death, and at once after the swap a second, elsewhere."""
@@ -175,15 +193,22 @@ class Killer:
                     pass
         self.kill(self.status(), held[0], phase, held=True)
 
-    def kill(self, nodes, node, phase, held=False):
-        status = nodes[node]
-        trainers = status.get("trainers", [])
-        with Victims(jobs.node_processes(status)) as victims:
+    def kill(self, nodes, node, phase, held=False, at_once=1):
+        """`at_once`: with so many neighbours of it, itself counted."""
+        dying = [node] if at_once == 1 else self.neighbours(node, nodes)
+        processes = {each: jobs.node_processes(nodes[each]) for each in dying}
+        with Victims([who for each in dying for who in processes[each]]) as victims:
             began_ns = victims.send()
-            pids = sorted(who.pid for who in victims.fds)
-        observed = trainers[0].get("phase", "?") if trainers else "?"
+            pids = {each: sorted(who.pid for who in processes[each] if who in victims.fds) for each in dying}
         self.generation_before = jobs.generation(nodes)
         self.seat_count = max(self.seat_count, len(jobs.seats(nodes)))
+        for each in dying:
+            self.note(nodes, each, phase, held, began_ns, pids[each])
+
+    def note(self, nodes, node, phase, held, began_ns, pids):
+        status = nodes[node]
+        trainers = status.get("trainers", [])
+        observed = trainers[0].get("phase", "?") if trainers else "?"
         self.write({
             "kill": self.count, "node": node, "seat": trainers[0].get("seat") if trainers else None,
             "role": status.get("role"), "phase": phase if held else observed, "drawn": phase, "held": held,
@@ -218,6 +243,7 @@ def main():
     parser.add_argument("--steps", type=int, required=True, help="of the whole run, to spread the kills over it")
     parser.add_argument("--nodes", type=int, default=4, help="members")
     parser.add_argument("--kills", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--node", default="any")
     parser.add_argument("--phase", default="random", choices=(*PHASES, *TORCH_PHASES, "any"))
     parser.add_argument("--out", required=True)

@@ -40,6 +40,9 @@ def event_text(event):
         return f"node {node} has frozen its slots"
     if kind == "restore_decided":
         return f"node {node} decides: generation {event.get('generation')} goes on from step {event.get('resume')}"
+    if kind == "seat_restored" and event.get("source") == "storage":
+        return (f"seat {event.get('seat')} restored from storage, {event.get('path')}: "
+                f"{bytes_text(event.get('bytes', 0))} in {ms_text(event.get('ms'))}")
     if kind == "seat_restored":
         return (f"seat {event.get('seat')} restored from the {str(event.get('source')).replace('_', ' ')} on node "
                 f"{event.get('from')}: {bytes_text(event.get('bytes', 0))} in {ms_text(event.get('ms'))}")

@@ -51,6 +51,22 @@ def stall(kill, events, run):
             "window_ns": (kill["at_ns"], marks["resume"] or running["at_monotonic_ns"])}
 
 
+def volleys(kills):
+    """Those that happened in one moment together."""
+    found = {}
+    for kill in kills:
+        found.setdefault(kill["at_ns"], []).append(kill)
+    return list(found.values())
+
+
+def checkpoint_of(kill, events):
+    """The folder of the checkpoint to which the job went back for this kill; None: it had the state in memory."""
+    running = min((event for event in events if event["kind"] == "running" and event["at_monotonic_ns"] > kill["at_ns"]),
+                  key=lambda event: event["at_monotonic_ns"], default={})
+    return next((event["path"] for event in events if event["kind"] == "seat_restored"
+                 and event["source"] == "storage" and event["generation"] == running.get("generation")), None)
+
+
 def redone(kill, run, resume):
     """How many steps this kill made somebody do again, counted from what had been finished before it."""
     if resume is None:
@@ -90,17 +106,19 @@ def process_faults(seat, now, after, kills, run):
 
 
 def spare_faults(kills, afters, run):
-    """Whoever took a dead node's seat must be older than the kill. Where two nodes died in one recovery the second may
-    have been the spare itself, and the seat's heir a node that came later: such kills say nothing."""
+    """Whoever took a dead node's seat must be older than the kill. Where two nodes died in one recovery, one after the
+    other, the second may have been the spare itself, and the seat's heir a node that came later: such kills say
+    nothing."""
     faults = []
     for after in afters:
-        if len(after["after"]) != 1:
+        of_it = [kills[index] for index in after["after"]]
+        if len(volleys(of_it)) != 1:
             continue
-        kill = kills[after["after"][0]]
-        heir = after["seats"].get(str(kill["seat"]))
-        start = run.starts.get(heir["pid"]) if heir else None
-        if start is None or start["started_ns"] > kill["at_ns"]:
-            faults.append(f"seat {kill['seat']}: its new process began after the kill; no parked spare took it")
+        for kill in of_it:
+            heir = after["seats"].get(str(kill["seat"]))
+            start = run.starts.get(heir["pid"]) if heir else None
+            if start is None or start["started_ns"] > kill["at_ns"]:
+                faults.append(f"seat {kill['seat']}: its new process began after the kill; no parked spare took it")
     return faults
 
 
