@@ -22,7 +22,7 @@ SpareMemory::SpareMemory(NodeContext& context, Hooks hooks)
 // Members alone know how large an arena is: nobody else has been told a layout. Any of them may die next, and
 // a spare may get the seats of the node that has most: so it plans for these, and for the largest arena. One that has room for smaller ones only is
 // refused as a whole, for a seat that nobody can take over is worse than one spare less that was never sure.
-MemoryPlan SpareMemory::plan() const {
+MemoryPlan SpareMemory::plan() {
   const JobMirror& mirror = context_.mirror;
   MemoryPlan plan{.slot_count = own_slot_count(mirror.spec()),
                   .seats_per_node = mirror.ring().seats_per_node_max(),
@@ -33,6 +33,8 @@ MemoryPlan SpareMemory::plan() const {
   plan.arena_bytes = mirror.has_state() ? mirror.state().arena_bytes : 0;
   for (const auto& [node, record] : mirror.registrations().nodes)
     plan.arena_bytes = std::max(plan.arena_bytes, record.arena_bytes);
+  if (plan.arena_bytes == 0) plan.arena_bytes = arena_bytes_;
+  arena_bytes_ = plan.arena_bytes;
   return plan;
 }
 

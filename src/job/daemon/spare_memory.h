@@ -3,8 +3,8 @@
 //
 // Members say in their registrations how large their arenas are. A spare makes as many segments of the greatest size as a
 // member of the job needs, one after the other, slowly, in tasks of their own. Its arenas are then made in them (a
-// segment may be larger than its arena); what is left over is let go, also when the sizes change or the job ends. Nobody
-// keeps them over this daemon's death: the next one makes new ones. A spare without room for them says so once, and is
+// segment may be larger than its arena); what is left over is let go, also when the sizes change or the job ends; not when
+// all members die, for then spares get their seats. Nobody keeps them over this daemon's death: the next one makes new ones. A spare without room for them says so once, and is
 // not healthy until it has. How many: redundancy/memory_plan.h.
 // On the loop's thread, except where it says otherwise. Outlives the tasks.
 #pragma once
@@ -56,7 +56,7 @@ class SpareMemory {
     std::atomic<bool> given_up = false;
     bool ended = false;  // under the mutex
   };
-  [[nodiscard]] MemoryPlan plan() const;
+  [[nodiscard]] MemoryPlan plan();
   [[nodiscard]] bool is_spare() const;
   void ask_for_room(const MemoryPlan& plan);
   void judge(const std::string& why);  // empty: there is room
@@ -75,6 +75,7 @@ class SpareMemory {
   std::string why_not_made_;  // the last one; empty: it was
   std::string why_refused_;
   std::uint64_t told_bytes_ = 0;
+  std::uint64_t arena_bytes_ = 0;  // that were needed last; nobody says it when all members are gone
   Duration next_look_{};
 };
 

@@ -124,6 +124,16 @@ TEST_F(MemoryOfASpare, OfAnotherSizeIsLetGo) {
   EXPECT_EQ(spare.ready_count(), 1U);
 }
 
+TEST_F(MemoryOfASpare, IsKeptWhenAllMembersDie) {
+  settle();
+  tell_size(0, 0);  // started again, as a spare
+  const std::string key = node.context.mirror.keys().node(NodeId(1));
+  (void)node.context.mirror.apply(key, nullptr, ++node.revision, node.clock.now());
+  settle();
+  EXPECT_EQ(spare.ready_count(), 2U) << "it gets one of their seats";
+  EXPECT_EQ(scarce.begun, 2);
+}
+
 TEST_F(MemoryOfASpare, WhatAMemberDoesNotNeedIsLetGo) {
   settle();
   node.state.seats[0].life = test_life(2);
