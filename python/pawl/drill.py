@@ -42,6 +42,7 @@ from pawl.drill_verdict import Run, Verdict
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RUNS = ("first", "second", "third")
 FILES = "files"  # in a run's folder: its journal and copies
+CHECKPOINTS, EVERY = "pawl-checkpoints", "2"  # the job's own, and after how many steps it writes one
 FOLDERS, ABOUT = "pawl-drill-", "about"  # a file in each that names the work folder; locked while its drill lives
 OK, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 POLL_S = 0.1
@@ -83,6 +84,7 @@ class Options:
     nnodes: int = 2
     nproc_per_node: int = 1
     spares: int = 1
+    checkpoint: str = ""   # where jobs write their own checkpoints, where the faults need them; empty: in a folder of the drill's
     faults: int = 3
     seed: int = 1
     kinds: tuple[str, ...] = drill_blows.DEFAULT_KINDS
@@ -128,9 +130,14 @@ def read_options(arguments: list[str]) -> Options:
     if not given.put_back and (not dashes or not command):
         raise DrillError("no command: end the line with the training to be drilled, as in `pawl drill -- python "
                          "train.py`", WRONG_USE)
-    return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, given.spares,
-                   given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
+    spares = given.spares if given.spares is not None else _spares_needed(kinds) or 1
+    return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, spares,
+                   given.checkpoint, given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
                    given.patience, given.output == "json", given.put_back)
+
+
+def _spares_needed(kinds: tuple[str, ...]) -> int:
+    return max((drill_blows.SPARES_NEEDED.get(kind, 0) for kind in kinds), default=0)
 
 
 def _cut(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
@@ -163,13 +170,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pawl", help=argparse.SUPPRESS)
     parser.add_argument("--nnodes", type=_number(1), default=2, help="nodes that train (default 2)")
     parser.add_argument("--nproc-per-node", type=_number(1), default=1, help="trainers a node (default 1)")
-    parser.add_argument("--spares", type=_number(0), default=1, help="nodes that wait (default 1)")
+    parser.add_argument("--spares", type=_number(0), help="nodes that wait (default 1; 2 with --kinds storage)")
     parser.add_argument("--faults", type=_number(0), default=3, help="how many (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of victims and instants (default 1)")
     parser.add_argument("--kinds", default=",".join(drill_blows.DEFAULT_KINDS),
                         help="the faults, in turn: node, trainer, pawld (killed; the default), link (cut), "
                         "communication (a trainer's connections shut), timed (a node stands still for some "
-                        "seconds), storage (a full disk while a trainer dies)")
+                        "seconds), disk (full while a trainer dies), storage (a node and those that have its copies "
+                        "are killed at once, so that the job goes back to a checkpoint that it has written)")
+    parser.add_argument("--checkpoint", default="", metavar="DIR", help="let the jobs write their own checkpoints, each "
+                        "job in a folder of its own in DIR, which stays (default: only with --kinds storage, in a "
+                        "folder that goes)")
     parser.add_argument("--cold", action="store_true", help="besides, one death before the first commit")
     parser.add_argument("--steps-limit", type=_number(0), default=0, metavar="N", help="end each run after step N")
     parser.add_argument("--keep", default="", metavar="DIR", help="leave records and logs of all runs there")
@@ -214,9 +225,11 @@ def _check_kinds(options: Options) -> None:
     if options.nnodes < 2 and chosen(drill_blows.NEED_ANOTHER_NODE):
         raise DrillError(f"--nnodes 1: nobody else has its state, and it talks to nobody: take --nnodes 2 or more, or "
                          f"leave out --kinds {chosen(drill_blows.NEED_ANOTHER_NODE)}", WRONG_USE)
-    if options.spares < 1 and chosen(drill_blows.NEED_SPARE):
-        raise DrillError(f"--spares 0: nobody can take a lost node's seat: take --spares 1 or more, or leave out "
-                         f"--kinds {chosen(drill_blows.NEED_SPARE)}", WRONG_USE)
+    needed = _spares_needed(options.kinds)
+    if options.spares < needed:
+        those = tuple(kind for kind, count in drill_blows.SPARES_NEEDED.items() if count > options.spares)
+        raise DrillError(f"--spares {options.spares}: nobody can take a lost node's seat: take --spares {needed} or "
+                         f"more, or leave out --kinds {chosen(those)}", WRONG_USE)
     if os.geteuid() != 0 and chosen(drill_blows.NEED_ROOT):
         raise DrillError(f"--kinds {chosen(drill_blows.NEED_ROOT)}: only root may cut a link or fill a disk of its "
                          f'own: run the drill with sudo env "PATH=$PATH" pawl drill ..., or leave them out', WRONG_USE)
@@ -439,8 +452,9 @@ class Drill:
 
 
 def _not_copyable(folder: str, names: list[str]) -> list[str]:
-    """Sockets and the like."""
-    return [name for name in names if not (Path(folder, name).is_file() or Path(folder, name).is_dir())]
+    """Sockets and the like; and checkpoints, which are no records."""
+    return [name for name in names if name == CHECKPOINTS or not (
+        Path(folder, name).is_file() or Path(folder, name).is_dir())]
 
 
 class DrilledJob:
@@ -464,14 +478,14 @@ class DrilledJob:
     def start(self) -> None:
         options = self._options
         os.makedirs(self._run_root, mode=0o700)
-        if "storage" in options.kinds:
+        if "disk" in options.kinds:
             try:
                 drill_blows.mount_disk(self._run_root)
             except drill_blows.BlowError as error:
                 raise DrillError(str(error)) from None
             self._mounted = True
         flags = ["--standalone", "--nnodes", str(options.nnodes), "--nproc-per-node", str(options.nproc_per_node),
-                 "--spares", str(options.spares), "--test-hooks", "--keep"]
+                 "--spares", str(options.spares), "--test-hooks", "--keep", *self._checkpoint_flags()]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PAWL_RUN_DIR": self._run_root,
                        drill_record.RECORD: os.path.join(self._folder, "record"),
                        drill_files.FOLDER: self._files,
@@ -485,6 +499,15 @@ class DrilledJob:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=_end_with_parent)
         self._recorded = (0, time.monotonic())
+
+    def _checkpoint_flags(self) -> list[str]:
+        """In every run, so that the script finds the same. Of a job that is ended the last step is worth nothing."""
+        options = self._options
+        if not options.checkpoint and "storage" not in options.kinds:
+            return []
+        folder = (f"{options.checkpoint.rstrip('/')}/{self.running.name}" if options.checkpoint
+                  else os.path.join(self._folder, CHECKPOINTS))
+        return ["--checkpoint", folder, "--every", EVERY, "--keep-last", "2", "--grace", "3s"]
 
     def ended(self) -> bool:
         return self._process is None or self._process.poll() is not None

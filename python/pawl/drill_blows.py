@@ -2,8 +2,9 @@
 
 node, trainer, pawld: SIGKILL. link: the node's network cable is cut, until the job has recovered. communication: the
 connections of a trainer to the others are shut down, and nobody dies. timed: the whole node stands still (SIGSTOP) for
-some seconds. storage: the disk of the run directory is full while a trainer dies. What holds a victim holds a pidfd, so
-that nothing can hit another process. Linux, standard library only.
+some seconds. disk: the disk of the run directory is full while a trainer dies. storage: a node and those that have its
+copies are killed at once, so that only a checkpoint is left. What holds a victim holds a pidfd, so that nothing can hit
+another process. Linux, standard library only.
 """
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 DEFAULT_KINDS = ("node", "trainer", "pawld")
-KINDS = (*DEFAULT_KINDS, "link", "communication", "timed", "storage")
-NEED_ROOT = ("link", "storage")                # network namespaces; a small file system of its own
-NEED_SPARE = ("node", "link", "timed")         # the node may lose its seats
-NEED_ANOTHER_NODE = ("node", "link", "timed", "communication")
-WHOLE_NODE = ("node", "link", "timed")
+KINDS = (*DEFAULT_KINDS, "link", "communication", "timed", "disk", "storage")
+NEED_ROOT = ("link", "disk")                   # network namespaces; a small file system of its own
+SPARES_NEEDED = {"node": 1, "link": 1, "timed": 1, "storage": 2}  # whose nodes may lose their seats
+NEED_ANOTHER_NODE = ("node", "link", "timed", "communication", "storage")
+WHOLE_NODE = ("node", "link", "timed", "storage")
 DISK_BYTES = 64 << 20                          # of the run directory, where it is to run full
 _PIDFD_GETFD = 438                             # the same on every architecture
 _CLONE_NEWNS = 0x20000
@@ -88,7 +89,7 @@ class Blow:
         if self._kind == "link":
             self._undo = lambda: self._pawl("drill", "heal", "node", str(self._node))
             self._pawl("drill", "cut", "node", str(self._node))
-        elif self._kind == "storage":
+        elif self._kind == "disk":
             filler = os.path.join(self._disk, "filler")
             self._undo = lambda: os.unlink(filler)
             fill(filler)
@@ -183,7 +184,7 @@ def mount_disk(folder: str) -> None:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             why = done.stderr.strip() if done.returncode != 0 else ""
     if why:
-        raise BlowError(f"--kinds storage: a small disk of its own can't be mounted: {why}")
+        raise BlowError(f"--kinds disk: a small disk of its own can't be mounted: {why}")
 
 
 def unmount_disk(folder: str) -> None:

@@ -2,9 +2,10 @@
 
 plan_faults() draws them from a seed. Each fault has a *halt*: a step in which a test hook parks every trainer, so that
 a job of quick steps can't end before the fault is due. At the halt the drill waits until a death would cost nothing: a
-step is committed, nothing is exposed, a spare waits if a node may be replaced. Then all trainers go on, and the victim
-is struck at a random instant of the next steps, or while it is parked in a named phase of the step. Pids come from
-`pawl status -o json`. Linux, standard library only.
+step is committed, nothing is exposed, a spare waits if a node may be replaced; where all copies are to be lost, until a
+checkpoint is published, and two spares wait. Then all trainers go on, and the victim is struck at a random instant of
+the next steps, or while it is parked in a named phase of the step. Pids come from `pawl status -o json`. Linux,
+standard library only.
 """
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pawl.drill_blows import NEED_SPARE, WHOLE_NODE, Blow, BlowError, Process
+from pawl.drill_blows import SPARES_NEEDED, WHOLE_NODE, Blow, BlowError, Process
 
 PHASES = ("compute", "allreduce", "fence", "update")  # each of them comes in every data-parallel step
 HALTS = ("aside", "compute")  # they take turns, so that asking for the next one lets go of the one before
@@ -27,6 +28,8 @@ SETTLE_STEPS, FAULT_STEPS = 4, 3  # before the first halt; between two halts at 
 STAND_STILL_S = (0.3, 6.0)  # of a timed fault: shorter and longer than a node's silence may last by default
 POLL_S = 0.03
 HELD_WITHIN_S = 20.0
+STORED_WITHIN_S = 2.0  # a checkpoint is, as long as all trainers are parked
+TOLD_WITHIN_S = 10.0   # a restore is, once the job runs again
 _FRAME = struct.Struct("<IHHQII")  # docs/protocol.md: length, kind, zero, id, two checksums that may be left out
 _ASK, _ANSWER = 100, 101
 
@@ -70,6 +73,8 @@ class Struck:
     generation: int
     recovered_s: float = 0.0
     resume: int | None = None  # None: nobody had to go back
+    beside: list[int] = field(default_factory=list)  # nodes that died with it
+    checkpoint: str | None = None  # to which the job went back; None: it had the state in memory
 
 
 def steps_needed(count: int) -> int:
@@ -109,13 +114,19 @@ class RunningJob:
         self.directory = os.path.join(run_root, name)
 
     def command(self, *arguments: str) -> dict[str, Any]:
+        return dict(json.loads(self._said(*arguments)))
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._said("events").splitlines()]
+
+    def _said(self, *arguments: str) -> str:
         done = subprocess.run([self.pawl, *arguments, "--job", self.name, "-o", "json"], stdin=subprocess.DEVNULL,
                               env={**os.environ, "PAWL_RUN_DIR": self.run_root}, capture_output=True, text=True,
                               timeout=60.0, check=False)
         if done.returncode not in (0, 4):
             raise FaultError(f"pawl {' '.join(arguments)}: exit {done.returncode}: "
                              f"{(done.stderr or done.stdout).strip()}")
-        return dict(json.loads(done.stdout))
+        return done.stdout
 
     def nodes(self) -> dict[int, Status]:
         """Every node that answers on its socket."""
@@ -184,9 +195,19 @@ def all_held(nodes: dict[int, Status]) -> bool:
     return bool(held) and all(held)
 
 
-def spare_waits(nodes: dict[int, Status]) -> bool:
-    return any(status.get("role") == "spare" and any(trainer.get("state") == "parked" for trainer in status["trainers"])
+def spares_waiting(nodes: dict[int, Status]) -> int:
+    return sum(status.get("role") == "spare" and any(trainer.get("state") == "parked" for trainer in status["trainers"])
                for status in nodes.values())
+
+
+def stored(nodes: dict[int, Status]) -> bool:
+    """Whether a checkpoint of the job is published."""
+    return any(status.get("checkpoint", {}).get("published", 0) > 0 for status in nodes.values())
+
+
+def holders(status: Status) -> list[int]:
+    """The nodes that have copies of this one's seats."""
+    return sorted({holder for seat in status.get("seats", []) for holder in seat["holders"]})
 
 
 # Striking ---------------------------------------------------------------------------------------------------------
@@ -214,6 +235,9 @@ class Striker:
             following = faults[number + 1].step if number + 1 < len(faults) else max(steps - 1, fault.step + 1)
             self._set_halt(fault)
             nodes = self._await_halt(fault)
+            if fault.kind == "storage":
+                fault, nodes = self._await_stored(fault, nodes, steps)
+                following = max(following, fault.step + 1)
             self._tell(f"fault {number + 1} of {len(faults)}: {fault.shown()}")
             try:
                 struck.append(self._strike(fault, following, nodes))
@@ -227,6 +251,10 @@ class Striker:
         node = self._random.choice(sorted(members(nodes)))
         status = self._status_of(node)
         hurt, processes = self._choose(fault, status)
+        beside = holders(status) if fault.kind == "storage" else []
+        for other in beside:
+            more, others = self._choose(fault, self._status_of(other))
+            hurt, processes = hurt + more, processes + others
         with Blow(fault.kind, node, processes, fault.seconds, self._job.command, self._job.run_root) as blow:
             if fault.phase and not (fault.cold or self._halt == (fault.phase, fault.step)):
                 self._hold_in(node, fault.phase, fault.step, nodes)
@@ -245,7 +273,8 @@ class Striker:
             if not hit:
                 raise FaultError(f"{fault.kind}: what was to be struck on node {node} had ended before")
             phases = [each.get("phase", "") for each in seen["trainers"] if each.get("seat") == hurt[0]]
-            struck = Struck(fault, node, hurt, hit, "".join(phases[:1]), seen["committed"], seen["generation"])
+            struck = Struck(fault, node, hurt, hit, "".join(phases[:1]), seen["committed"], seen["generation"],
+                            beside=beside)
             if fault.phase:
                 self._free(node)
             struck = self._recover(struck)
@@ -281,8 +310,8 @@ class Striker:
     def _recover(self, blow: Struck) -> Struck:
         began = time.monotonic()
         seats_hurt = ", ".join(str(seat) for seat in blow.seats)
-        self._tell(f"  {blow.fault.kind}: struck node {blow.node} (seat {seats_hurt}, in "
-                   f"{blow.phase or 'no phase'}, step {blow.committed} committed)")
+        self._tell(f"  {blow.fault.kind}: struck node {', '.join(map(str, [blow.node, *blow.beside]))} (seat "
+                   f"{seats_hurt}, in {blow.phase or 'no phase'}, step {blow.committed} committed)")
 
         def back(nodes: dict[int, Status]) -> bool:
             if not running(nodes, self._node_count) or len(seats(nodes)) != self._seat_count:
@@ -299,9 +328,21 @@ class Striker:
         resume = None
         if generation(nodes) > blow.generation:
             resume = max(status.get("resume", 0) for status in members(nodes).values())
-        self._tell(f"  runs again after {seconds:.1f} s" + ("" if resume is None else f", from step {resume}"))
-        return Struck(blow.fault, blow.node, blow.seats, blow.pids, blow.phase, blow.committed, blow.generation,
-                      round(seconds, 3), resume)
+        checkpoint = self._checkpoint_of(blow) if blow.fault.kind == "storage" else None
+        self._tell(f"  runs again after {seconds:.1f} s" + ("" if resume is None else f", from step {resume}")
+                   + (f" in storage, {checkpoint}" if checkpoint else ""))
+        return replace(blow, recovered_s=round(seconds, 3), resume=resume, checkpoint=checkpoint)
+
+    def _checkpoint_of(self, blow: Struck) -> str:
+        deadline = time.monotonic() + TOLD_WITHIN_S
+        while time.monotonic() < deadline and not self._ended():
+            for event in reversed(self._job.events()):
+                restored = event["kind"] == "seat_restored" and event["generation"] > blow.generation
+                if restored and event["source"] == "storage":
+                    return str(event["path"])
+            time.sleep(POLL_S)
+        raise FaultError(f"{blow.fault.kind}: the job runs again, and nobody says that it went back to a checkpoint: "
+                         f"something of nodes {[blow.node, *blow.beside]} was left in memory, or the job is over")
 
     # Gates.
 
@@ -322,12 +363,29 @@ class Striker:
         def parked(nodes: dict[int, Status]) -> bool:
             held = running(nodes, self._node_count) and all_held(nodes)
             return held and len(seats(nodes)) == self._seat_count and (fault.cold or self._sound(fault, nodes))
-        spare = ", and a spare waiting" if fault.kind in NEED_SPARE else ""
+        count = SPARES_NEEDED.get(fault.kind, 0)
+        spare = ("", ", and a spare waiting")[count] if count < 2 else f", and {count} spares waiting"
         what = f"step {fault.step}, with a step committed, nothing exposed{spare}"
         return self._wait(parked, what)
 
+    def _await_stored(self, fault: Fault, nodes: dict[int, Status], steps: int) -> tuple[Fault, dict[int, Status]]:
+        """All trainers are parked. A step is published when a later one is committed: so they go on by one at a time."""
+        while True:
+            deadline = time.monotonic() + STORED_WITHIN_S
+            while not stored(nodes) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+                nodes = self._job.nodes()
+            if stored(nodes):
+                return fault, nodes
+            fault = replace(fault, step=fault.step + 1)
+            if fault.step >= steps - 1:
+                raise FaultError(f"storage: no checkpoint was published before step {fault.step}: let the script train "
+                                 f"longer; `pawl run` said why, where one could not be written")
+            self._open_for(fault.step)
+            nodes = self._await_halt(fault)
+
     def _sound(self, fault: Fault, nodes: dict[int, Status]) -> bool:
-        if committed(nodes) < 1 or (fault.kind in NEED_SPARE and not spare_waits(nodes)):
+        if committed(nodes) < 1 or spares_waiting(nodes) < SPARES_NEEDED.get(fault.kind, 0):
             return False
         if any(status.get("exposed") for status in members(nodes).values()):
             return False

@@ -94,7 +94,7 @@ class RealDrills(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0, "privilege: only root may cut links and mount a small disk")
     def test_links_connections_pauses_and_full_disks(self):
-        kinds = list(drill_blows.KINDS[len(drill_blows.DEFAULT_KINDS):])
+        kinds = [kind for kind in drill_blows.KINDS if kind not in (*drill_blows.DEFAULT_KINDS, "storage")]
         code, out, err = self.drill("--seed", "5", "--faults", "4", "--kinds", ",".join(kinds), "-o", "json",
                                     command=drilled("--ema", "protected", "--own-sampler", "protected"))
         self.assertEqual(0, code, out + err)
@@ -104,6 +104,32 @@ class RealDrills(unittest.TestCase):
         for struck in report["faults"]:
             if struck["fault"]["kind"] != "timed":
                 self.assertIsNotNone(struck["resume"], struck)
+
+    def test_where_all_copies_are_lost_the_job_goes_back_to_storage(self):
+        with tempfile.TemporaryDirectory(prefix="pawl-test-") as folder:
+            code, out, err = self.drill("--seed", "3", "--faults", "2", "--kinds", "storage", "--nnodes", "3",
+                                        "--checkpoint", folder, "-o", "json",
+                                        command=drilled("--ema", "protected", "--own-sampler", "protected"))
+            self.assertEqual(0, code, out + err)
+            report = json.loads(out)
+            self.assertEqual(("equal", 2, 3), (report["verdict"], len(report["faults"]), report["seats"]))
+            jobs = {os.path.join(folder, name) for name in os.listdir(folder)}
+            self.assertEqual(2, len(jobs), "one of each run")
+            for struck in report["faults"]:
+                self.assertEqual(1, len(struck["beside"]))
+                self.assertNotIn(struck["node"], struck["beside"])
+                self.assertEqual(2, len(set(struck["seats"])))
+                job, name = os.path.split(struck["checkpoint"])
+                self.assertIn(job, jobs)
+                self.assertEqual(f"step-{struck['resume']}", name)
+                self.assertIn(f"in storage, {struck['checkpoint']}", err)
+
+    def test_what_is_not_protected_is_named_after_storage_as_well(self):
+        code, out, err = self.drill("--kinds", "storage", "--faults", "1", command=drilled("--ema", "unprotected"))
+        self.assertEqual(1, code, out + err)
+        for words in ("NOT equal", "`ema['", "isn't protected"):
+            self.assertIn(words, out)
+        self.assertIn("in storage, ", err)
 
     def test_an_unprotected_average_is_named(self):
         code, out, err = self.drill("--kinds", "node", "--faults", "1", command=drilled("--ema", "unprotected"))
@@ -194,6 +220,9 @@ class WrongUse(unittest.TestCase):
         self.refused(2, "--kinds gpu", "node, trainer, pawld", arguments=["--kinds", "gpu"], command=drilled())
         self.refused(2, "--spares 0", arguments=["--spares", "0"], command=drilled())
         self.refused(2, "--nnodes 1", arguments=["--nnodes", "1"], command=drilled())
+        self.refused(2, "--nnodes 1", "storage", arguments=["--nnodes", "1", "--kinds", "storage"], command=drilled())
+        self.refused(2, "--spares 1", "--spares 2", "leave out --kinds storage",
+                     arguments=["--spares", "1", "--kinds", "node,storage"], command=drilled())
         self.refused(2, "--frobnicate", arguments=["--frobnicate"], command=drilled())
 
     def test_no_torch(self):
@@ -764,6 +793,29 @@ class Plans(unittest.TestCase):
     def test_too_short(self):
         with self.assertRaisesRegex(drill_faults.FaultError, "at least 14"):
             drill_faults.plan_faults(1, 3, drill_blows.DEFAULT_KINDS, False, 13)
+
+    def test_who_has_copies_of_a_node(self):
+        self.assertEqual([1, 2], drill_faults.holders({"seats": [{"holders": [2]}, {"holders": [1, 2]}]}))
+        self.assertEqual([], drill_faults.holders({}))
+
+    def test_a_fault_of_storage_waits_for_a_checkpoint(self):
+        """All are parked: where nothing comes they go on by a step, to a halt there."""
+        def status(step):
+            return {0: {"role": "member", "trainers": [], "checkpoint": {"published": step}}}
+        halts, published = [], iter([0, 4])
+        job = types.SimpleNamespace(run_root="", nodes=lambda: status(0))
+        striker = drill_faults.Striker(job, 1, 1, 1, 0.1, lambda: False, lambda line: None, 5.0)
+
+        def await_halt(fault):
+            halts.append((fault.step, striker._halt[1]))
+            return status(next(published, 0))
+        striker._await_halt = await_halt
+        with unittest.mock.patch.object(drill_faults, "STORED_WITHIN_S", 0.0):
+            found, nodes = striker._await_stored(drill_faults.Fault("storage", 4), status(0), 20)
+            self.assertEqual((6, status(4)), (found.step, nodes))
+            self.assertEqual([(5, 5), (6, 6)], halts)
+            with self.assertRaisesRegex(drill_faults.FaultError, "no checkpoint was published before step 7"):
+                striker._await_stored(found, status(0), 8)
 
     def test_a_job_is_excused_only_where_all_of_it_is_held(self):
         def node(*held, role="member"):
