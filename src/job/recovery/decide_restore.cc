@@ -210,11 +210,17 @@ std::string shared_sentence(const QuiescingView& view, const JobState& next, con
   return joined(sentences, "; ");
 }
 
+// Where no node is left that knew more, what the newest checkpoint has is not what was committed.
+std::string whence(const Plan& plan) {
+  std::string from = text("resume from step ", plan.resume, is_in_storage(plan) ? " in storage" : "");
+  if (!is_in_storage(plan) || plan.committed > plan.resume) from += text(" (committed ", plan.committed, ")");
+  return from;
+}
+
 std::string why_restoring(const QuiescingView& view, const JobState& next, const Plan& plan, const Seating& seating) {
   std::string why = text("generation ", next.generation, ": ");
   why += next.cold ? std::string("every trainer starts anew from step 0, nothing was committed yet")
-                   : text("resume from step ", next.resume, is_in_storage(plan) ? " in storage" : "", " (committed ",
-                          plan.committed, ")");
+                   : whence(plan);
   if (!seating.moved.empty()) why += text("; seat ", numbers_of(seating.moved), " moved to spares");
   if (const std::vector<NodeLife> silent = silent_among(view, next.seats); !silent.empty())
     why += text(" (node ", numbers_of(silent), " does not answer on its data link, and no other is free)");

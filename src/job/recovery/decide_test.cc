@@ -924,6 +924,18 @@ TEST_F(InStorage, AllSeatsReadTheNewestCheckpointWhereMemoryHasNoStep) {
   EXPECT_TRUE(in_lineage(next.lineage, Generation(1), Step(29)));
 }
 
+TEST_F(InStorage, WhatWasCommittedIsToldAsFarAsAnybodyKnows) {
+  const Decision known = decide();
+  EXPECT_TRUE(has(std::get<StateMove>(known).why, "resume from step 30 in storage (committed 40)"));
+  inventories.clear();  // all members are gone
+  nodes = {record(3, 1), record(4, 1), record(5, 1)};
+  for (const std::uint32_t node : {0, 1, 2}) state.evicted.push_back(life(node));
+  const Decision unknown = decide();
+  ASSERT_TRUE(std::holds_alternative<StateMove>(unknown));
+  EXPECT_TRUE(has(std::get<StateMove>(unknown).why, "resume from step 30 in storage;"))
+      << std::get<StateMove>(unknown).why;
+}
+
 TEST_F(InStorage, MemoryIsBetterWhateverIsStored) {
   nodes = {record(0, 0), record(1, 0), record(2, 0), record(3, 1)};
   state = JobState(state);
