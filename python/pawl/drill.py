@@ -84,7 +84,7 @@ class Options:
     nnodes: int = 2
     nproc_per_node: int = 1
     spares: int = 1
-    checkpoint: str = ""   # where jobs write their own checkpoints, where the faults need them; empty: in a folder of the drill's
+    checkpoint: str = ""   # folder of the jobs' own checkpoints; empty: none, or with `storage` one of the drill's
     faults: int = 3
     seed: int = 1
     kinds: tuple[str, ...] = drill_blows.DEFAULT_KINDS
@@ -132,8 +132,8 @@ def read_options(arguments: list[str]) -> Options:
                          "train.py`", WRONG_USE)
     spares = given.spares if given.spares is not None else _spares_needed(kinds) or 1
     return Options(given.pawl or shutil.which("pawl") or "", command, given.nnodes, given.nproc_per_node, spares,
-                   given.checkpoint, given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep, given.timeout,
-                   given.patience, given.output == "json", given.put_back)
+                   given.checkpoint, given.faults, given.seed, kinds, given.cold, given.steps_limit, given.keep,
+                   given.timeout, given.patience, given.output == "json", given.put_back)
 
 
 def _spares_needed(kinds: tuple[str, ...]) -> int:
@@ -178,9 +178,9 @@ def _parser() -> argparse.ArgumentParser:
                         "communication (a trainer's connections shut), timed (a node stands still for some "
                         "seconds), disk (full while a trainer dies), storage (a node and those that have its copies "
                         "are killed at once, so that the job goes back to a checkpoint that it has written)")
-    parser.add_argument("--checkpoint", default="", metavar="DIR", help="let the jobs write their own checkpoints, each "
-                        "job in a folder of its own in DIR, which stays (default: only with --kinds storage, in a "
-                        "folder that goes)")
+    parser.add_argument("--checkpoint", default="", metavar="DIR", help="let the jobs write their own checkpoints, "
+                        "each job in a folder of its own in DIR, which stays (default: only with --kinds storage, in "
+                        "a folder that goes)")
     parser.add_argument("--cold", action="store_true", help="besides, one death before the first commit")
     parser.add_argument("--steps-limit", type=_number(0), default=0, metavar="N", help="end each run after step N")
     parser.add_argument("--keep", default="", metavar="DIR", help="leave records and logs of all runs there")

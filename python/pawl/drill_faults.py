@@ -369,7 +369,7 @@ class Striker:
         return self._wait(parked, what)
 
     def _await_stored(self, fault: Fault, nodes: dict[int, Status], steps: int) -> tuple[Fault, dict[int, Status]]:
-        """All trainers are parked. A step is published when a later one is committed: so they go on by one at a time."""
+        """All trainers are parked. A step is published when a later one is committed: so they go on one by one."""
         while True:
             deadline = time.monotonic() + STORED_WITHIN_S
             while not stored(nodes) and time.monotonic() < deadline:

@@ -99,8 +99,8 @@ class DemoTest(DemoJobTest):
 
     def test_the_gpt_loses_two_nodes_at_once(self):
         folder = os.path.join(self.scratch(), "checkpoints")
-        told, said = self.demo("--trainer", "gpt", "--seed", "3", "--steps", "60", "--nodes", "3", "--checkpoint", folder,
-                               "--at-once", "2", park=2, patience_s=torch_job.START_S)
+        told, said = self.demo("--trainer", "gpt", "--seed", "3", "--steps", "60", "--nodes", "3", "--checkpoint",
+                               folder, "--at-once", "2", park=2, patience_s=torch_job.START_S)
         self.assertEqual("gpt", told["trainer"])
         self.assert_came_back_from_storage(told, said, folder, 2)
 

@@ -54,8 +54,8 @@ def parse():
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--spares", type=int, help="by default as many as die at once")
     parser.add_argument("--checkpoint", metavar="DIR", help="the job writes its own checkpoints there meanwhile")
-    parser.add_argument("--every", help="how often: steps, or a time such as 5s; by default 50 steps, or with --at-once a "
-                        "twentieth of all")
+    parser.add_argument("--every", help="how often: steps, or a time such as 5s; by default 50 steps, or with "
+                        "--at-once a twentieth of all")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="how many nodes are killed in one moment, "
                         "neighbours, so that copies of a seat die with it: needs --checkpoint")
     parser.add_argument("--keep", action="store_true", help="keep what the trainers wrote down, and the job's logs")
@@ -149,8 +149,8 @@ class Demo:
         line(paint("pawl demo", "bold") + f"  {self.trainer.title}, seed {options.seed}, {options.nodes} nodes + "
              f"{options.spares} spare{'' if options.spares == 1 else 's'}, {where}")
         if options.at_once > 1:
-            line(f"{options.at_once} nodes will die at once, memory covers one: the job must go back to a checkpoint in "
-                 f"{options.checkpoint}")
+            line(f"{options.at_once} nodes will die at once, memory covers one: the job must go back to a checkpoint "
+                 f"in {options.checkpoint}")
         line(f"job {self.job.name}; look at it from another terminal: {os.path.relpath(self.job.pawl)} status")
         line()
 
@@ -265,8 +265,8 @@ class Demo:
         if killer_code != 0 or len(kills) < due:
             other_faults.append(f"only {len(kills)} of {due} kills: " + self.text_of("killer.out"))
         if options.at_once > 1:
-            other_faults += [f"node {kill['node']} died with others, and no checkpoint was gone back to" for kill in told
-                             if kill["checkpoint"] is None]
+            other_faults += [f"node {kill['node']} died with others, and the job went back to no checkpoint"
+                             for kill in told if kill["checkpoint"] is None]
         if self.reference.pawl_mapped is not False:
             other_faults.append("the reference had libpawl in its maps, or was not seen")
         other_faults += self.trainer.start_faults(run, reference)

@@ -3,9 +3,9 @@
 Victim, instant and phase come from the seed. Pids come from `pawl status -o json`, deaths from SIGKILL to a whole node:
 keeper, pawld and trainers at once. Where a phase is named, a test hook parks the victim in it (`pawl drill`, or a hold
 set on a daemon); where none is, the instant is random and the phase is the one that was observed right before.
-Before each kill the job must have committed a step, nothing may be exposed, and a spare must wait. With --at-once several
-nodes die in one moment, each next to the other on the ring, so that copies of seats die with them: then the job must
-have published a checkpoint as well, and as many spares must wait. Writes one JSON line per killed node to --out.
+Before each kill the job must have committed a step, nothing may be exposed, and a spare must wait. With --at-once
+several nodes die in one moment, each next to the other on the ring, so that copies of seats die with them: then the job
+must have published a checkpoint as well, and as many spares must wait. Writes one JSON line per killed node to --out.
 """
 import argparse
 import json

@@ -61,8 +61,8 @@ def volleys(kills):
 
 def checkpoint_of(kill, events):
     """The folder of the checkpoint to which the job went back for this kill; None: it had the state in memory."""
-    running = min((event for event in events if event["kind"] == "running" and event["at_monotonic_ns"] > kill["at_ns"]),
-                  key=lambda event: event["at_monotonic_ns"], default={})
+    ran = [event for event in events if event["kind"] == "running" and event["at_monotonic_ns"] > kill["at_ns"]]
+    running = min(ran, key=lambda event: event["at_monotonic_ns"], default={})
     return next((event["path"] for event in events if event["kind"] == "seat_restored"
                  and event["source"] == "storage" and event["generation"] == running.get("generation")), None)
 

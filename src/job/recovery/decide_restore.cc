@@ -219,8 +219,7 @@ std::string whence(const Plan& plan) {
 
 std::string why_restoring(const QuiescingView& view, const JobState& next, const Plan& plan, const Seating& seating) {
   std::string why = text("generation ", next.generation, ": ");
-  why += next.cold ? std::string("every trainer starts anew from step 0, nothing was committed yet")
-                   : whence(plan);
+  why += next.cold ? std::string("every trainer starts anew from step 0, nothing was committed yet") : whence(plan);
   if (!seating.moved.empty()) why += text("; seat ", numbers_of(seating.moved), " moved to spares");
   if (const std::vector<NodeLife> silent = silent_among(view, next.seats); !silent.empty())
     why += text(" (node ", numbers_of(silent), " does not answer on its data link, and no other is free)");
