@@ -34,6 +34,13 @@ void erase_topologies_before(Control& control, const std::string& prefix, Genera
     if (Generation generation; id_after(prefix, kv.key, generation) && generation < named) (void)control.erase(kv.key);
 }
 
+// Whether this member speaks for the generation: it leads, or whoever leads has no seat (a spare that formed the job, or
+// took it over when all members were gone), and it is the root.
+bool speaks(const JobMirror& mirror, NodeLife self) {
+  const JobState& state = mirror.state();
+  return contains(survivors_of(state), state.leader) ? state.leader == self : mirror.is_root();
+}
+
 }  // namespace
 
 std::vector<std::string> folders_up_to(const Listing& listing, const std::string& prefix, Generation last) {
@@ -204,9 +211,9 @@ void Generations::begin_restore() {
 void Generations::begin_running() {
   NodeContext& context = parts_.context;
   const JobState& state = context.mirror.state();
-  const bool leads = state.leader == context.self;
+  const bool tells = speaks(context.mirror, context.self);
   // First, for its time: no step of the generation may come before it, however long this thread waits for a core.
-  if (leads) parts_.events.tell("running", Json{{"resume", state.resume.value}}.dump());
+  if (tells) parts_.events.tell("running", Json{{"resume", state.resume.value}}.dump());
   parts_.memory.unfreeze_all(state.lineage, state.generation);
   parts_.watch.on_running();
   context.followed.running = state.generation;
@@ -217,7 +224,7 @@ void Generations::begin_running() {
   parts_.pages.open_windows(parts_.streams.stream_context().gate_off);
   parts_.streams.start();
   parts_.protection.begin();
-  if (leads) tidy_keys();
+  if (tells) tidy_keys();
 }
 
 // Only its seats' and its wards' arenas are kept. In another world a copy may lie where the seat has none any more: it stays,

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/digest.h"
 #include "base/text.h"
 #include "job/daemon/test_control.h"
@@ -175,6 +177,20 @@ TEST_F(OneNode, FreezesAndReportsOnceAgain) {
 }
 
 // The next recovery's inventory goes the same way, behind them.
+// As after the death of all members: a spare took the job over, and others got the seats.
+TEST_F(OneNode, TheRootTellsThatItRunsWhereTheLeaderHasNoSeat) {
+  node.state.leader = test_life(7);
+  run();
+  node.pass(kEventDelay);
+  MemoryControl control;
+  const std::unique_ptr<Control> line = control.connect();
+  for (; !node.control.told.empty(); node.control.told.pop_front()) node.control.told.front()(*line);
+  std::vector<std::string> kinds;
+  const Listing listing = *line->list(node.context.mirror.keys().events());
+  for (const KeyValue& kv : listing.kvs) kinds.push_back(nlohmann::json::parse(kv.value)["kind"]);
+  EXPECT_EQ(std::count(kinds.begin(), kinds.end(), "running"), 1);
+}
+
 TEST_F(OneNode, OldEventsAreErasedAFewAtATimeBehindOtherCalls) {
   MemoryControl control;
   for (int i = 0; i < 5000; ++i) control.put(text("/pawl/test:events/", 10'000 + i), "");

@@ -531,6 +531,7 @@ void StateMover::take_over_orphan() {
   const Orphaned orphaned = decide_orphaned(mirror.state(), mirror.registrations(), contacts_, context_.self,
                                             orphaned_since_, context_.clock->now(), context_.deadlines);
   orphaned_since_ = orphaned.since;
+  for (const Cause& cause : orphaned.causes) tell_once(cause);
   if (orphaned.move) return move(orphaned.move->next, orphaned.move->why);
   if (orphaned.unproven.empty() || attentive_for(orphaned.since) < context_.deadlines.lease) return;
   if (std::exchange(told_in_generation_.away, mirror.generation()) == mirror.generation()) return;

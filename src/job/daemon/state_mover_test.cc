@@ -596,6 +596,9 @@ TEST_F(Moves, ASpareTakesOverAJobWhoseMembersAllRefuse) {
   spare.mover.check_members(refusing);
   ASSERT_EQ(spare.control.swaps.size(), 1u);
   EXPECT_EQ(parse_job_state(spare.control.swaps[0].value)->leader, test_life(5));
+  spare.mover.check_members(refusing);
+  spare.pass(kEventDelay);
+  EXPECT_EQ(spare.control.tells, 3) << "that they are away; then the loss of each, once";
 }
 
 // Nothing else would ever say it again: the trainer is not started anew.

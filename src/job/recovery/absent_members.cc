@@ -96,7 +96,7 @@ Orphaned decide_orphaned(const JobState& state, const Registrations& registratio
   const bool is_led = led && registrations.has(state.leader) && !is_evicted(state, state.leader);
   if (over || !mine || is_led) return {};
   std::vector<Cause> causes;
-  Orphaned orphaned{since == Duration::zero() ? now : since, {}, std::nullopt};
+  Orphaned orphaned{since == Duration::zero() ? now : since, {}, std::nullopt, {}};
   for (const NodeLife& life : survivors_of(state)) {
     if (registrations.has(life)) return {};
     const bool refused = std::ranges::any_of(
@@ -108,6 +108,7 @@ Orphaned decide_orphaned(const JobState& state, const Registrations& registratio
   if (causes.empty()) causes.push_back({FaultKind::leader_lost, state.leader, std::nullopt, "no member is left", 0});
   Decision decision = open_generation(state, causes, self);
   if (StateMove* move = std::get_if<StateMove>(&decision)) orphaned.move = std::move(*move);
+  if (orphaned.move) orphaned.causes = std::move(causes);
   return orphaned;
 }
 

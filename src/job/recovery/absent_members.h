@@ -54,6 +54,7 @@ struct Orphaned {
   Duration since{};  // the job has had no registered member since then; 0: it has one
   std::vector<NodeLife> unproven;
   std::optional<StateMove> move;
+  std::vector<Cause> causes;  // of the move
 };
 [[nodiscard]] Orphaned decide_orphaned(const JobState& state, const Registrations& registrations,
                                        std::span<const Contact> contacts, NodeLife self, Duration since, Duration now,
