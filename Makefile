@@ -2,6 +2,7 @@
 #
 #   make demo    four nodes and a spare on this machine; one is killed, the training goes on, bit for bit
 #                make demo ARGS="--seed 7 --kills 3 --node leader"
+#                make demo ARGS="--checkpoint DIR --at-once 2"
 #   make test    all tests, sanitizers included; the last line counts them
 #   make test-long   what takes many minutes, and what needs DeepSpeed, transformers and Megatron-Core (installed automatically)
 #   make check   the fast lane: style, the tree of sources, documents, Python; build and unit tests

@@ -1,6 +1,6 @@
 """A gigabyte of state a seat, on default deadlines: every step is captured, no pawld is killed while it makes arenas,
 a killed node's seat goes on bit for bit and the node comes back as a spare; so it does where a pawld dies in the middle
-of that. And four gigabytes in one seat alone.
+of that. Where both nodes die at once it goes back to storage. And four gigabytes in one seat alone.
 
 The trainer is statebench (examples/statebench), which checks its own bytes after each restore and at the end.
 Needs 16 GiB of free memory. In the lane "long". Steps are longer than a replica of 1 GiB takes on two busy cores; with
@@ -9,10 +9,11 @@ steps of a second windows were void there ("no slot was free").
 import glob
 import os
 import re
+import signal
 import time
 
 import harness
-from harness import jobs
+from harness import jobs, run_pawl
 from state_job import StateJobTest
 
 GIB = 1 << 30
@@ -126,6 +127,45 @@ class GigabytesTest(StateJobTest):
             self.assertEqual(before[node]["incarnation"], after[node]["incarnation"], f"node {node}: another life")
         self.assertGreaterEqual(max(status["resume"] for status in after.values()), jobs.committed(before),
                                 "a committed step was lost")
+
+    def test_both_nodes_die_and_the_job_goes_back_to_storage(self):
+        folder = os.path.join(self.scratch(), "checkpoints")
+        with self.state_job("--checkpoint", folder, "--every", "10", "--keep-last", "2", nodes=2, spares=2,
+                            size="512M", steps=2000) as job:
+            job.wait_running(timeout_s=90)
+            # As large as an own seat's, of three slots, and one for a ward.
+            job.wait_until(lambda nodes: sum(nodes[node]["ready_bytes"] >= 3 * GIB for node in jobs.spares(nodes)) == 2,
+                           "the spares' memory to be ready", 240)
+            job.wait_until(lambda nodes: (jobs.published(nodes) or 0) >= 10, "a checkpoint", 120)
+            before = job.nodes()
+            at_ns = job.kill_node(*jobs.members(before))
+            job.wait_running(jobs.generation(before), 120)
+            resume = max(status["resume"] for status in job.nodes().values())
+            job.wait_step(resume + 1, 60)
+            restored = job.wait_until(lambda _: self.restored_from_storage(job, 2), "both seats to tell it", 20)[0]
+            self.assertEqual({f"step-{resume}"}, {os.path.basename(event["path"]) for event in restored})
+            last = jobs.published(job.nodes())
+            job.wait_until(lambda nodes: jobs.published(nodes) > last, "another checkpoint", 120)
+            job.process.send_signal(signal.SIGTERM)
+            self.assertEqual(130, job.wait_end(120), f"{job.tail()}\n{job.logs()}")
+            for node in jobs.spares(before):
+                with open(os.path.join(job.directory, f"node-{node}", "log"), encoding="utf-8") as log:
+                    waited = log.read().rpartition("phase=restoring")[0]
+                self.assertIn("spare_memory_made", waited)
+                self.assertNotIn("spare_memory_let_go", waited, "it gets a seat")
+            stopped = re.search(r"step (\d+) is in (\S+)", job.output())
+        late = [line["t_ns"] for line in self.lines() if "t_ns" in line and line["generation"] > 1]
+        print(f"kill to the next step: {(min(late) - at_ns) / 1e9:.2f} s; read from storage in "
+              f"{max(event['ms'] for event in restored):.0f} ms", flush=True)
+        self.assertEqual(os.path.join(folder, f"step-{stopped[1]}"), stopped[2])
+        code, said = run_pawl("verify", stopped[2], timeout_s=120)
+        self.assertEqual(0, code, said)
+        code, said = run_pawl("ls", folder)
+        self.assertEqual((0, 3), (code, said.count("whole")), said)
+
+    def restored_from_storage(self, job, count):
+        found = [event for event in job.events() if event["kind"] == "seat_restored" and event["source"] == "storage"]
+        return found if len(found) == count else None
 
     def test_four_gigabytes_in_one_seat_without_replicas(self):
         with self.state_job("--replicas", "0", nodes=1, spares=0, size="4G", steps=6, step_ms=2000) as job:
