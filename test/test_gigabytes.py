@@ -133,11 +133,13 @@ class GigabytesTest(StateJobTest):
         with self.state_job("--checkpoint", folder, "--every", "10", "--keep-last", "2", nodes=2, spares=2,
                             size="512M", steps=2000) as job:
             job.wait_running(timeout_s=90)
-            # As large as an own seat's, of three slots, and one for a ward.
-            job.wait_until(lambda nodes: sum(nodes[node]["ready_bytes"] >= 3 * GIB for node in jobs.spares(nodes)) == 2,
-                           "the spares' memory to be ready", 240)
+            # Three slots of an own seat and two of a ward, before anybody asks for them.
+            job.wait_until(lambda nodes: sum(nodes[node]["ready_bytes"] >= 5 * GIB // 2 for node in jobs.spares(nodes))
+                           == 2, "the spares' memory to be ready", 240)
             job.wait_until(lambda nodes: (jobs.published(nodes) or 0) >= 10, "a checkpoint", 120)
             before = job.nodes()
+            ready = [before[node]["ready_bytes"] for node in jobs.spares(before)]
+            self.assertLess(max(ready), 5 * GIB // 2 + (8 << 20), "a ward has no third slot")
             at_ns = job.kill_node(*jobs.members(before))
             job.wait_running(jobs.generation(before), 120)
             resume = max(status["resume"] for status in job.nodes().values())

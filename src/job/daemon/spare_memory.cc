@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/contains.h"
 #include "base/log.h"
 #include "env/memory_margin.h"
 #include "job/daemon/memory.h"
@@ -73,9 +74,10 @@ void SpareMemory::consider(const Held& held) {
   if (waits || (!view.is_spare && view.ready == 0 && !busy)) return;
   const MemoryPlan wanted = plan();
   if (view.is_spare && !busy) ask_for_room(wanted);  // what is being made is neither available nor ready
-  const std::uint32_t count = view.is_spare && !has_room_ ? 0 : segments_wanted(wanted, view);
-  let_go(count, view.is_spare ? wanted.arena_bytes : 0);
-  if (view.is_spare && !busy && ready_count() < count) make_one(wanted.arena_bytes);
+  const bool none = view.is_spare && !has_room_;
+  const std::vector<std::uint64_t> missing =
+      let_go(none ? std::vector<std::uint64_t>{} : segments_wanted(wanted, view));
+  if (view.is_spare && !busy && !missing.empty()) make_one(missing.front());
 }
 
 void SpareMemory::ask_for_room(const MemoryPlan& plan) {
@@ -102,21 +104,25 @@ void SpareMemory::judge(const std::string& why) {
 }
 
 // Giving memory back takes time by its bytes as well.
-void SpareMemory::let_go(std::uint32_t wanted, std::uint64_t size_bytes) {
+std::vector<std::uint64_t> SpareMemory::let_go(const std::vector<std::uint64_t>& wanted) {
   auto gone = std::make_shared<std::vector<ReadySegment>>();
+  SegmentsKept found;
   {
     std::lock_guard lock(mutex_);
-    const auto goes = std::partition(ready_.begin(), ready_.end(), [size_bytes](const ReadySegment& segment) {
-      return segment.mapping.size_bytes() >= size_bytes;
-    });
-    std::move(goes, ready_.end(), std::back_inserter(*gone));
-    ready_.erase(goes, ready_.end());
-    for (; ready_.size() > wanted; ready_.pop_back()) gone->push_back(std::move(ready_.back()));
-    if (making_ && wanted == 0) making_->given_up = true;
+    std::vector<std::uint64_t> sizes;
+    for (const ReadySegment& segment : ready_) sizes.push_back(segment.mapping.size_bytes());
+    found = keep_segments(sizes, wanted);
+    std::vector<ReadySegment> kept;
+    for (const std::size_t index : found.kept) kept.push_back(std::move(ready_[index]));
+    for (std::size_t i = 0; i < ready_.size(); ++i)
+      if (!contains(found.kept, i)) gone->push_back(std::move(ready_[i]));
+    ready_ = std::move(kept);
+    if (making_ && wanted.empty()) making_->given_up = true;
   }
-  if (gone->empty()) return;
+  if (gone->empty()) return std::move(found.missing);
   log_info("spare_memory_let_go", "segments", gone->size());
   (void)context_.environment->tasks.start("pawl-spare", [gone] { gone->clear(); });
+  return std::move(found.missing);
 }
 
 void SpareMemory::make_one(std::uint64_t size_bytes) {
@@ -166,8 +172,11 @@ void SpareMemory::made(const Status& how) {
 std::optional<ReadySegment> SpareMemory::take(std::uint64_t size_bytes) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto fits = std::ranges::find_if(
-        ready_, [size_bytes](const ReadySegment& segment) { return segment.mapping.size_bytes() >= size_bytes; });
+    auto fits = ready_.end();
+    for (auto each = ready_.begin(); each != ready_.end(); ++each)
+      if (const std::uint64_t size = each->mapping.size_bytes();
+          size >= size_bytes && (fits == ready_.end() || size < fits->mapping.size_bytes()))
+        fits = each;
     if (fits != ready_.end()) {
       ReadySegment taken = std::move(*fits);
       ready_.erase(fits);

@@ -1,8 +1,8 @@
 // SpareMemory: segments that a spare makes while it waits, so that a seat which it is given does not wait for them; and
 // whether a spare has memory enough to be one.
 //
-// Members say in their registrations how large their arenas are. A spare makes as many segments of the greatest size as a
-// member of the job needs, one after the other, slowly, in tasks of their own. Its arenas are then made in them (a
+// Members say in their registrations how large their arenas are. A spare makes as many segments as a member of the job
+// needs, for the greatest size, one after the other, slowly, in tasks of their own. Its arenas are then made in them (a
 // segment may be larger than its arena); what is left over is let go, also when the sizes change or the job ends; not when
 // all members die, for then spares get their seats. Nobody keeps them over this daemon's death: the next one makes new ones. A spare without room for them says so once, and is
 // not healthy until it has. How many: redundancy/memory_plan.h.
@@ -42,7 +42,7 @@ class SpareMemory {
     std::uint64_t own_bytes_max = 0;  // of the largest own one, which stands in this node's registration
   };
   void consider(const Held& held);
-  // Any task: one of at least `size_bytes`, or none. One that is being made is given up, and its end waited for: a piece
+  // Any task: the smallest of at least `size_bytes`, or none. One that is being made is given up, and its end waited for: a piece
   // of it, so that its memory is free.
   [[nodiscard]] std::optional<ReadySegment> take(std::uint64_t size_bytes);
   [[nodiscard]] bool fits() const { return fits_; }                              // any thread
@@ -60,7 +60,8 @@ class SpareMemory {
   [[nodiscard]] bool is_spare() const;
   void ask_for_room(const MemoryPlan& plan);
   void judge(const std::string& why);  // empty: there is room
-  void let_go(std::uint32_t wanted, std::uint64_t size_bytes);
+  [[nodiscard]] std::vector<std::uint64_t> let_go(
+      const std::vector<std::uint64_t>& wanted);  // the sizes that are missing
   void make_one(std::uint64_t size_bytes);
   void made(const Status& how);
 

@@ -134,6 +134,26 @@ TEST_F(MemoryOfASpare, IsKeptWhenAllMembersDie) {
   EXPECT_EQ(scarce.begun, 2);
 }
 
+// Own seats' arenas have a third slot in a job with checkpoints, and those of wards have two.
+TEST_F(MemoryOfASpare, OfAWardHasNoThirdSlot) {
+  ArenaSpec own = spec;
+  own.payload_bytes = own.stable_bytes = std::uint64_t{4} << 20;
+  ArenaSpec ward = test_arena(ArenaKind::replica, Seat(1));
+  ward.payload_bytes = ward.stable_bytes = own.payload_bytes;
+  own.slot_count = 3;
+  JobSpec with_checkpoints = node.context.mirror.spec();
+  with_checkpoints.checkpoints.path = "/checkpoints";
+  node.context.mirror.set_spec(with_checkpoints);
+  for (const std::uint32_t member : {0, 1}) tell_size(member, Arena::size_bytes(own));
+  settle();
+  ASSERT_EQ(spare.ready_count(), 2U);
+  EXPECT_LT(spare.ready_bytes(), Arena::size_bytes(own) + Arena::size_bytes(ward) + (std::uint64_t{1} << 20));
+  ASSERT_TRUE(memory.arena_for(ward)) << "whichever comes first";
+  EXPECT_EQ(spare.ready_bytes(), Arena::size_bytes(own)) << "the smaller one is taken";
+  ASSERT_TRUE(memory.arena_for(own));
+  EXPECT_EQ(spare.ready_count(), 0U);
+}
+
 TEST_F(MemoryOfASpare, WhatAMemberDoesNotNeedIsLetGo) {
   settle();
   node.state.seats[0].life = test_life(2);

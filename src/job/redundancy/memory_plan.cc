@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <string>
 
 #include "base/text.h"
@@ -28,6 +29,13 @@ std::uint64_t ward_bytes(const MemoryPlan& plan) {
   return plan.arena_bytes / plan.slot_count * std::min(plan.slot_count, kSlotCountMin);
 }
 
+// The same, and room for what of an arena is no slot, mostly the layout's text. A larger one is made when it is needed.
+std::uint64_t ward_segment_bytes(const MemoryPlan& plan) {
+  constexpr std::uint64_t kBesideSlots = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kPage = 4096;
+  return std::min(plan.arena_bytes, (ward_bytes(plan) + kBesideSlots) / kPage * kPage);
+}
+
 }  // namespace
 
 std::uint32_t arenas_needed(const MemoryPlan& plan) {
@@ -38,11 +46,27 @@ std::uint64_t bytes_needed(const MemoryPlan& plan) {
   return plan.arena_bytes * plan.seats_per_node + ward_bytes(plan) * wards_of(plan);
 }
 
-std::uint32_t segments_wanted(const MemoryPlan& plan, const ReadyView& view) {
+std::vector<std::uint64_t> segments_wanted(const MemoryPlan& plan, const ReadyView& view) {
   const std::uint32_t needed = plan.arena_bytes == 0 ? 0 : arenas_needed(plan);
-  if (view.is_spare) return needed;
-  if (!view.is_member) return 0;
-  return std::min(view.ready, needed - std::min(needed, view.arenas_here));
+  if (view.is_member && !view.is_spare)
+    return std::vector<std::uint64_t>(std::min(view.ready, needed - std::min(needed, view.arenas_here)));
+  if (!view.is_spare || needed == 0) return {};
+  std::vector<std::uint64_t> sizes(plan.seats_per_node, plan.arena_bytes);
+  sizes.resize(needed, ward_segment_bytes(plan));
+  return sizes;
+}
+
+SegmentsKept keep_segments(const std::vector<std::uint64_t>& ready, const std::vector<std::uint64_t>& wanted) {
+  std::vector<std::size_t> order(ready.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return ready[a] > ready[b]; });
+  SegmentsKept found;
+  for (const std::uint64_t size : wanted)
+    if (const std::size_t next = found.kept.size(); next < order.size() && ready[order[next]] >= size)
+      found.kept.push_back(order[next]);
+    else
+      found.missing.push_back(size);
+  return found;
 }
 
 Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes) {

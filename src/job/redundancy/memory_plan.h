@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/result.h"
 
@@ -27,14 +28,23 @@ struct MemoryPlan {
 // Fails: `invalid` if that is more than `available_bytes`, or than the budget, with the arithmetic and the remedies.
 [[nodiscard]] Status check_memory(const MemoryPlan& plan, std::uint64_t available_bytes);
 
-// Segments of `plan.arena_bytes` that a node keeps ready for arenas to come: a spare all that it will need, a member no
-// more than what its arenas still miss, and never new ones; any other node none.
+// The least sizes of the segments that a node keeps ready for arenas to come, largest first: a spare all that it will need,
+// those for wards with two slots; a member as many as its arenas still miss, of any size, and never new ones; any other
+// node none.
 struct ReadyView {
   bool is_spare = false;  // of a job that runs
   bool is_member = false;
   std::uint32_t arenas_here = 0;
   std::uint32_t ready = 0;
 };
-[[nodiscard]] std::uint32_t segments_wanted(const MemoryPlan& plan, const ReadyView& view);
+[[nodiscard]] std::vector<std::uint64_t> segments_wanted(const MemoryPlan& plan, const ReadyView& view);
+
+// Which of the segments that are `ready` are kept for those that are wanted, both by size; and what is missing of these.
+struct SegmentsKept {
+  std::vector<std::size_t> kept;  // indexes into `ready`
+  std::vector<std::uint64_t> missing;
+};
+[[nodiscard]] SegmentsKept keep_segments(const std::vector<std::uint64_t>& ready,
+                                         const std::vector<std::uint64_t>& wanted);
 
 }  // namespace pawl::job

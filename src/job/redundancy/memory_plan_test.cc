@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace pawl::job {
 namespace {
 
@@ -60,18 +63,50 @@ TEST(MemoryPlanned, ASpareIsToldThatItCantBeOne) {
 
 TEST(SegmentsReady, ASpareKeepsAllThatItWillNeed) {
   const MemoryPlan plan{4 * kGib, 2, 2, 1};
-  EXPECT_EQ(segments_wanted(plan, {.is_spare = true}), 4U);
-  EXPECT_EQ(segments_wanted({0, 2, 2, 1}, {.is_spare = true}), 0U) << "nobody has told how large they are";
-  EXPECT_EQ(segments_wanted(plan, {.ready = 4}), 0U) << "of a job that is over";
+  EXPECT_EQ(segments_wanted(plan, {.is_spare = true}), std::vector(4, 4 * kGib));
+  EXPECT_TRUE(segments_wanted({0, 2, 2, 1}, {.is_spare = true}).empty()) << "nobody has told how large they are";
+  EXPECT_TRUE(segments_wanted(plan, {.ready = 4}).empty()) << "of a job that is over";
+}
+
+TEST(SegmentsReady, AWardsHasNoThirdSlot) {
+  const MemoryPlan plan{3 * kGib, 3, 1, 2};
+  const std::vector<std::uint64_t> sizes = segments_wanted(plan, {.is_spare = true});
+  ASSERT_EQ(sizes.size(), 3U);
+  EXPECT_EQ(sizes[0], 3 * kGib);
+  for (const std::size_t ward : {1, 2}) {
+    EXPECT_GE(sizes[ward], 2 * kGib + 4096) << "there is a header beside the slots";
+    EXPECT_LE(sizes[ward], 2 * kGib + (std::uint64_t{1} << 20));
+  }
+  EXPECT_EQ(segments_wanted({8192, 3, 1, 1}, {.is_spare = true}), std::vector<std::uint64_t>(2, 8192));
+}
+
+TEST(SegmentsReady, AreKeptForTheLargestThatTheyFit) {
+  const auto kept = [](const std::vector<std::uint64_t>& ready, const std::vector<std::uint64_t>& wanted) {
+    const SegmentsKept found = keep_segments(ready, wanted);
+    return std::pair(found.kept, found.missing);
+  };
+  using Kept = std::pair<std::vector<std::size_t>, std::vector<std::uint64_t>>;
+  EXPECT_EQ(kept({}, {3, 2}), (Kept{{}, {3, 2}}));
+  EXPECT_EQ(kept({2, 3}, {3, 2}), (Kept{{1, 0}, {}}));
+  EXPECT_EQ(kept({2}, {3, 2}), (Kept{{0}, {3}}));
+  EXPECT_EQ(kept({1, 2, 3, 3}, {3, 2}), (Kept{{2, 3}, {}})) << "the rest is let go";
+  EXPECT_EQ(kept({2, 2}, {3}), (Kept{{}, {3}})) << "of another size";
+  EXPECT_EQ(kept({2, 3}, {0}), (Kept{{1}, {}})) << "of a member";
+  EXPECT_EQ(kept({2, 3}, {}), (Kept{{}, {}}));
 }
 
 TEST(SegmentsReady, AMemberUsesThemUpAndMakesNone) {
   const MemoryPlan plan{4 * kGib, 2, 2, 1};
-  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 0, .ready = 4}), 4U);
-  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 3, .ready = 4}), 1U);
-  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 4, .ready = 2}), 0U);
-  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 9, .ready = 2}), 0U);
-  EXPECT_EQ(segments_wanted(plan, {.is_member = true, .arenas_here = 0, .ready = 0}), 0U);
+  const auto count = [&](std::uint32_t arenas_here, std::uint32_t ready) {
+    const auto sizes = segments_wanted(plan, {.is_member = true, .arenas_here = arenas_here, .ready = ready});
+    EXPECT_TRUE(std::ranges::all_of(sizes, [](std::uint64_t size) { return size == 0; }));
+    return sizes.size();
+  };
+  EXPECT_EQ(count(0, 4), 4U);
+  EXPECT_EQ(count(3, 4), 1U);
+  EXPECT_EQ(count(4, 2), 0U);
+  EXPECT_EQ(count(9, 2), 0U);
+  EXPECT_EQ(count(0, 0), 0U);
 }
 
 }  // namespace
