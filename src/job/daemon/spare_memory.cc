@@ -71,6 +71,8 @@ void SpareMemory::consider(const Held& held) {
   const ReadyView view{is_spare(), mirror.is_member(), held.arenas, ready_count()};
   const bool busy = is_making();
   const bool waits = !view.is_spare && !view.is_member && !mirror.is_over();  // for the job to run
+  // A recovery may wait for a spare, and memory have become free since this one was refused: by the deaths, for example.
+  if (waits && !fits_ && !mirror.is_in(JobPhase::running)) ask_for_room(plan());
   if (waits || (!view.is_spare && view.ready == 0 && !busy)) return;
   const MemoryPlan wanted = plan();
   if (view.is_spare && !busy) ask_for_room(wanted);  // what is being made is neither available nor ready

@@ -201,6 +201,20 @@ TEST_F(MemoryOfASpare, TooLittleIsSaidOnceWithTheArithmeticAndTakesItsHealth) {
   EXPECT_EQ(spare.ready_count(), 2U);
 }
 
+TEST_F(MemoryOfASpare, OneThatWasRefusedIsAcceptedWhileARecoveryWaitsForASpare) {
+  scarce.small = Arena::size_bytes(spec);
+  look();
+  EXPECT_FALSE(spare.fits());
+  node.run_in(JobPhase::quiescing);
+  look();
+  EXPECT_FALSE(spare.fits());
+  scarce.small = 3 * Arena::size_bytes(spec);
+  look();
+  EXPECT_TRUE(spare.fits());
+  EXPECT_EQ(changes, 2) << "its registration says so";
+  EXPECT_EQ(scarce.begun, 0) << "members need theirs first";
+}
+
 TEST_F(MemoryOfASpare, ReservedPagesThatHoldNoWholeArenaDoNotCount) {
   scarce.small = 2 * Arena::size_bytes(spec);
   scarce.huge = std::uint64_t{1} << 20;
