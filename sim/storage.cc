@@ -178,7 +178,7 @@ class SimulatedStored final : public job::StoredCheckpoint {
     const StoredBytes* layout = find(*parts_, seat.value, job::kSeatLayoutRole);
     if (layout == nullptr) return Error{Code::not_found, text("there was no seat ", seat)};
     PAWL_ASSIGN(const job::SeatInfo info, job::parse_seat_info(text_in(find(*parts_, seat.value, job::kSeatInfoRole))));
-    return job::StoredSeat{text_in(layout), info};
+    return job::StoredSeat{seat, text_in(layout), info};
   }
 
   Status read(Seat seat, const job::SeatLayout&, std::span<std::byte> payload, job::PartProgress& progress) override {

@@ -90,10 +90,11 @@ class BuildLog:
             self._say_missing(group)
 
     def part(self) -> volatile_state.Part:
-        """Of the volatile state: digests of what this seat was given, compared where it had no log to replay."""
+        """Of the volatile state: digests of what this seat was given, compared where it had no log to replay. Those of
+        a job of more or fewer ranks say nothing here (other_world.py)."""
         saved = {group: [f"{digest:x}" for _, digest in each[:COMPARED_MAX]]
                  for group, each in groups.digests_in_build().items()}
-        return volatile_state.Part("build", lambda: saved, _compare)
+        return volatile_state.Part("build", lambda: saved, _compare, load_elsewhere=lambda _: groups.trust_build())
 
     def check(self, held: list[Held]) -> None:
         """Once all that is protected is known: results too big to be kept, which came out differently here, must lie

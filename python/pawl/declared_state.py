@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pawl import checkpoint_values, script_exit, sharded, volatile_state
+from pawl import checkpoint_values, other_world, script_exit, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.optimizer_numbers import OptimizerNumbers
@@ -53,6 +53,11 @@ class DeclaredState:
             self._trainer.layout_seal()
             self.sealed = True
 
+    @property
+    def origin(self) -> other_world.Origin | None:
+        """Of the state that was restored last; None: of as many ranks."""
+        return self.volatile.origin if self.volatile is not None else None
+
     def gradient_order(self) -> list[str]:
         """Of DDP; none before a model is built."""
         return self._protected.gradient_order() if self.declared else []
@@ -90,7 +95,8 @@ class DeclaredState:
             held.index = self._trainer.tensor_add(held.name, held.role, number, tuple(memory.shape), held.address,
                                                   region=held.region, mesh=meshes[axes], placement=held.placement,
                                                   lifetime=held.lifetime, equal_axes=held.equal_axes, order=order)
-        self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say)
+        self.volatile = volatile_state.VolatileState([*self._own_parts(), *self._protected.parts], script_exit.say,
+                                                     self._protected.rank, self._protected.world)
         self._trainer.blob_add(f"volatile/rank{self._protected.rank}", self._room, self.volatile.save_within,
                                self.volatile.load)
         if checkpoint_values.are_wanted():

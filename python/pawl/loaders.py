@@ -312,7 +312,11 @@ class JointPlace:
         def load(saved: list[Any]) -> None:
             for part, each in zip(parts, saved, strict=True):
                 part.load(each)
-        return volatile_state.Part(name, lambda: [part.save() for part in parts], load)
+
+        def load_elsewhere(saved: list[Any]) -> None:
+            for part, each in zip(parts, saved, strict=True):
+                (part.load_elsewhere or part.load)(each)
+        return volatile_state.Part(name, lambda: [part.save() for part in parts], load, load_elsewhere=load_elsewhere)
 
 
 class ElasticPlace:
@@ -414,6 +418,11 @@ class ElasticPlace:
         self._generator.load(saved["generator"], whole=True)
         self._own.load(saved["dataset"])
         self._attributes.load(saved["attributes"])
+
+
+def _bound(part: volatile_state.Part, loader: Any) -> volatile_state.Part:
+    return volatile_state.bound_part(part, f"the {type(loader).__name__} has given batches in the order of one rank among "
+                                           f"as many as there were")
 
 
 _RECKONED = ("Let len() say what each epoch gives, or take what knows its place: pawl.ElasticSampler as "
@@ -565,7 +574,7 @@ class IndexedPlace:
         return Kept([*self._chain.generators(), *self._own.now()], self._chain.kept() | self._attributes.kept())
 
     def part(self, name: str) -> volatile_state.Part:
-        return volatile_state.Part(name, self._save, self._load)
+        return _bound(volatile_state.Part(name, self._save, self._load), self.loader)
 
     def _save(self) -> dict[str, Any]:
         begin = self._begin
@@ -1000,7 +1009,7 @@ class StatefulPlace:
             self._generator.load(saved["generator"], whole=True)
             self._own.load(saved["collate"])
             self._attributes.load(saved["attributes"])
-        return volatile_state.Part(name, save, load)
+        return _bound(volatile_state.Part(name, save, load), self.loader)
 
 
 def _beside_state(loader: Any) -> types.SimpleNamespace:

@@ -29,6 +29,7 @@ from pawl import (
     data_position,
     devices,
     drill_record,
+    other_world,
     reducers,
     script_exit,
     script_frames,
@@ -409,6 +410,8 @@ class ManagedJob(Job):
             self._state.check_unchanged()  # since the last window, the lost step may have put tensors elsewhere
             self._member.restore()
             self._captured.replicas.restored(resume)
+            if self._state.origin is not None:
+                other_world.settle(self._trainer, self._member.seat, self._state.origin, script_exit.say)
             if self._look_around is not None:
                 self._look_around.end()
             self._member.open_groups(self._state.gradient_order())

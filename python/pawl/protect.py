@@ -191,7 +191,10 @@ class Protected:
             self.scalers.append(thing)
             self.parts.append(_scaler_part(f"{kind}{len(self.parts)}", thing))
         else:
-            self.parts.append(volatile_state.object_part(f"{kind}{len(self.parts)}", thing))
+            part = volatile_state.object_part(f"{kind}{len(self.parts)}", thing)
+            if _gives_a_ranks_samples(thing):
+                part = volatile_state.bound_part(part, f"the {kind} has a place that is one rank's")
+            self.parts.append(part)
 
     # What it comes to.
 
@@ -795,6 +798,12 @@ def refuse_device(name: str, device: torch.device) -> None:
 
 
 # What is wrapped in what ------------------------------------------------------------------------------------------
+
+def _gives_a_ranks_samples(thing: Any) -> bool:
+    """A sampler or a loader that knows its own place."""
+    return not isinstance(thing, ElasticSampler) and callable(getattr(thing, "__iter__", None)) and (
+        callable(getattr(thing, "state_dict", None)))
+
 
 def is_zero(optimizer: Any) -> bool:
     from torch.distributed.optim import ZeroRedundancyOptimizer

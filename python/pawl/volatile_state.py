@@ -13,6 +13,7 @@ import array
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import enum
 import random
 import re
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from pawl import devices, script_frames, tagged_values
+from pawl import devices, other_world, script_frames, tagged_values
 from pawl.errors import Refused
 
 BLOB_BYTES = 256 << 10   # the least room for the blob
@@ -43,14 +44,20 @@ class Part:
     tensors: Callable[[], list[Any]] = list  # that save() would see now
     # The loop in this frame is about to begin: the names of its variables that are kept from here on.
     bind: Callable[[FrameType], Iterable[str]] = lambda _: ()
+    # What a rank of a job of more or fewer ranks has saved. None: as `load`. Fails: Refused, if it is of no use here.
+    load_elsewhere: Callable[[Any], None] | None = None
 
 
 class VolatileState:
     """All parts, as bytes and back."""
 
-    def __init__(self, parts: list[Part], say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, parts: list[Part], say: Callable[[str], None] = lambda _: None, rank: int = 0,
+                 world: int = 1) -> None:
         """`say` is told why save_within() gives nothing."""
         self._parts, self._say = parts, say
+        self._rank, self._world = rank, world
+        self._begun_with: dict[str, str] | None = None  # since something was restored
+        self.origin: other_world.Origin | None = None  # of what was restored last; None: it was this rank's
         self._said_at: float | None = None  # that it can't be kept; None: it can
         self.ending = False  # no step follows: the state that is saved now is only for who asks what it was
 
@@ -61,7 +68,8 @@ class VolatileState:
     def _pieces(self) -> tagged_values.Pieces:
         pieces = tagged_values.Pieces()
         writer = tagged_values.Writer(pieces)
-        return pieces.finish({part.name: writer.to_json(part.name, part.save()) for part in self._parts})
+        return pieces.finish({_SEAT: writer.to_json(_SEAT, [self._rank, self._world]),
+                              **{part.name: writer.to_json(part.name, part.save()) for part in self._parts}})
 
     def save_within(self, room: int) -> tagged_values.Pieces | None:
         """What is to be written before anything else happens, in `room` bytes. None, and once in a while a sentence: it
@@ -105,13 +113,19 @@ class VolatileState:
         found = tagged_values.load_pieces(data)
         if _LOST in found:
             raise Refused(f"the last step's state can't be restored: {found[_LOST]}")
+        if self._begun_with is None:
+            self._begun_with = other_world.begun_with()
+        rank, world = found.get(_SEAT, [self._rank, self._world])
+        self.origin = other_world.Origin(rank, world, self._begun_with) if world != self._world else None
         for part in self._parts:
             if part.name not in found:
                 raise Refused(f"the restored state has no {part.name}: protect the same objects on every rank")
-            part.load(found[part.name])
+            elsewhere = part.load_elsewhere if self.origin is not None else None
+            (elsewhere or part.load)(found[part.name])
 
 
 _LOST = "pawl:lost"
+_SEAT = "pawl:seat"  # [rank, world] of who has saved it
 _KINDS = re.compile(r"\['(?:dict|OrderedDict|Counter|list|plain list|value|object|set|tensor|array|whole|variables)'\]"
                     r"|\['(?:attributes|deque)'\]\[1\]")  # of _Variables
 
@@ -215,7 +229,7 @@ def optimizer_part(name: str, optimizer: Any, tensor_at: Callable[[Any, Any], An
         for holder, groups in zip(holders, saved["groups"], strict=True):
             for group, scalars in zip(holder.param_groups, groups, strict=True):
                 _load_scalars(group, scalars)
-        for parameter, kept in zip(parameters(), saved["state"], strict=True):
+        for parameter, kept in zip(parameters(), saved["state"], strict=saved.get("partition", True)):
             if kept is None:
                 inner.state.pop(parameter, None)
                 continue
@@ -228,7 +242,16 @@ def optimizer_part(name: str, optimizer: Any, tensor_at: Callable[[Any, Any], An
                 if not _is_tensor(state.get(key)):
                     state[key] = tensor_at(parameter, key)
 
-    return Part(name, save, load)
+    def load_groups(saved: Any) -> None:
+        """Of a rank with another partition: the tensors of this one's are restored, and nothing else is known of it."""
+        if any(isinstance(kept, list) for kept in saved["state"]):
+            raise Refused(f"{name}: a {type(inner).__name__} under a ZeroRedundancyOptimizer keeps numbers that are no "
+                          f"tensors, each rank those of its own partition, and a job of another size has other "
+                          f"partitions: resume with as many ranks, or let the script load the checkpoint "
+                          f"(pawl.torch.load)")
+        load({**saved, "state": [], "partition": False})
+
+    return Part(name, save, load, load_elsewhere=load_groups if inner is not optimizer else None)
 
 
 def inner_optimizer(optimizer: Any) -> Any:
@@ -264,6 +287,18 @@ def _tensor_keys(state: dict[str, Any]) -> list[Any]:
 def _is_tensor(value: Any) -> bool:
     import torch
     return isinstance(value, torch.Tensor)
+
+
+def bound_part(part: Part, why: str) -> Part:
+    """One of which a job of more or fewer ranks can make nothing."""
+    def refuse(_: Any) -> None:
+        raise Refused(f"{why}, and this job has more or fewer ranks than the one whose state is restored. {_ANY_WORLD}")
+    return dataclasses.replace(part, load_elsewhere=refuse)
+
+
+_ANY_WORLD = ("pawl.ElasticSampler as the batch_sampler= of a DataLoader goes on in any world: it counts the samples of "
+              "the whole job. Otherwise resume with as many ranks, or let the script load the checkpoint "
+              "(pawl.torch.load)")
 
 
 # Everything else --------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class Witness:
                 self._known.setdefault(int(step), list(digests))
             for step, each in saved["first"].items():
                 self._first.setdefault(int(step), each)
-        return volatile_state.Part("witness", save, load)
+        return volatile_state.Part("witness", save, load, load_elsewhere=lambda _: None)  # ranks get other samples
 
     def _refuse_a_new_begin(self, joined: int) -> None:
         now = [_whole(self._known.get(joined + each, [])) for each in range(AGAIN_STEPS + 1)]

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "checkpoint/formats/native/store_view.h"
 #include "checkpoint/store/checkpoint_folder.h"
 #include "cli/job/commands.h"
 #include "cli/job/launcher.h"
@@ -227,6 +228,15 @@ Status name_resume(const RunOptions& options, JobSpec& spec) {
   return {};
 }
 
+// Of how many seats the job is that it goes on from, where this one has more or fewer.
+void tell_other_world(const JobSpec& spec) {
+  if (spec.checkpoints.resume_step == Step(0)) return;
+  const auto manifest = checkpoint::read_store_manifest(spec.checkpoints.resume_path);
+  const std::uint32_t there = manifest ? seat_count_in(*manifest) : 0, here = spec.node_count * spec.seats_per_node;
+  if (there == 0 || there == here) return;
+  say(text("goes on from step ", spec.checkpoints.resume_step, " of a job of ", there, " seats; this one has ", here));
+}
+
 // Which of them stay.
 Status name_retention(const RunOptions& options, JobSpec& spec) {
   if (options.checkpoint.empty() && (options.keep_last || options.keep_every))
@@ -245,6 +255,7 @@ Status name_retention(const RunOptions& options, JobSpec& spec) {
 Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   JobSpec& spec = plan.spec;
   PAWL_TRY(name_resume(options, spec));
+  tell_other_world(spec);
   PAWL_TRY(name_retention(options, spec));
   if (options.checkpoint.empty()) {
     for (const auto& [flag, value] : {std::pair("--every", &options.every), std::pair("--grace", &options.grace)})

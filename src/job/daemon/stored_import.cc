@@ -7,6 +7,7 @@
 #include "base/first_few.h"
 #include "base/text.h"
 #include "job/daemon/fetch.h"
+#include "job/persist/other_world.h"
 
 namespace pawl::job {
 namespace {
@@ -14,8 +15,6 @@ namespace {
 // What each of two layouts has that the other has not, the first few.
 std::string differences_of(const SeatLayout& stored, const SeatLayout& declared) {
   FirstFew found;
-  if (stored.world != declared.world)
-    found.add(text("a world of ", stored.world, " there, of ", declared.world, " here"));
   const auto lines_of = [](const SeatLayout& layout) {
     std::map<std::string, std::string> lines;
     for (const LayoutEntry& entry : layout.entries)
@@ -38,20 +37,28 @@ std::string differences_of(const SeatLayout& stored, const SeatLayout& declared)
   return found.any() ? found.sentence() : "its meshes, or the order of its tensors";
 }
 
-// In which the slot is made: as the checkpoint has it. Fails: `invalid` if whoever declared the other could not restore it.
-Result<ArenaSpec> spec_for(ArenaSpec declared, const StoredSeat& stored) {
+Error another_state(std::string_view differences) {
+  return {Code::invalid, text("the checkpoint is of another state than the script declares: ", differences,
+                              "; with the same script it goes on; else let the script load it (pawl.torch.load)")};
+}
+
+// In which the slot is made: as the checkpoint has it; of another world, as `seat` declares it, with the room of both. Fails:
+// `invalid` if whoever declared the other could not restore it.
+Result<ArenaSpec> spec_for(ArenaSpec declared, Seat seat, const StoredSeat& stored) {
   if (declared.layout == stored.layout) return declared;
-  PAWL_ASSIGN(const SeatLayout captured, parse_layout(stored.layout));
+  PAWL_ASSIGN(SeatLayout taken, parse_layout(stored.layout));
   PAWL_ASSIGN(const SeatLayout here, parse_layout(declared.layout));
-  if (!have_same_state(captured, here))
-    return Error{Code::invalid,
-                 text("the checkpoint is of another state than the script declares: ", differences_of(captured, here),
-                      "; with as many nodes and trainers, and the same script, it goes on; else let the "
-                      "script load it (pawl.torch.load)")};
-  declared.layout = stored.layout;
-  declared.layout_digest = digest_of(stored.layout);
-  declared.payload_bytes = captured.payload_bytes;
-  declared.stable_bytes = captured.stable_bytes;
+  if (taken.world != here.world) {
+    Result<SeatLayout> from_there = layout_from_other_world(here, seat, taken);
+    if (!from_there) return another_state(from_there.error().what);
+    taken = std::move(*from_there);
+  } else if (!have_same_state(taken, here)) {
+    return another_state(differences_of(taken, here));
+  }
+  declared.layout = text_of(taken);
+  declared.layout_digest = digest_of(declared.layout);
+  declared.payload_bytes = taken.payload_bytes;
+  declared.stable_bytes = taken.stable_bytes;
   return declared;
 }
 
@@ -87,7 +94,7 @@ bool StoredImport::may_touch() {
 Status StoredImport::run() {
   PAWL_ASSIGN(const std::unique_ptr<StoredCheckpoint> checkpoint, options_.store->open(options_.path));
   PAWL_ASSIGN(const StoredSeat stored, checkpoint->seat(options_.seat));
-  PAWL_ASSIGN(const ArenaSpec spec, spec_for(options_.declared, stored));
+  PAWL_ASSIGN(const ArenaSpec spec, spec_for(options_.declared, options_.seat, stored));
   total_ = spec.payload_bytes;
   PAWL_ASSIGN(const ArenaHandle arena, options_.arena_for(spec));
   if (!may_touch()) return ended();

@@ -1,8 +1,8 @@
 // StoredImport: reads the state of one seat from a checkpoint in storage into its own arena, in a recovery.
 //
 // The seat's layout must be known: of the arena that is there, or as its trainer has declared it. Where the checkpoint's own
-// differs from that in the room of blobs alone, the checkpoint's is taken, as of any snapshot. One task; every byte is
-// proven before the slot is sealed.
+// differs from that in the room of blobs alone, the checkpoint's is taken, as of any snapshot; of a job of more or fewer
+// seats, the seat's own with the larger room of both. One task; every byte is proven before the slot is sealed.
 #pragma once
 
 #include <atomic>

@@ -27,7 +27,7 @@ class StorageOfOne : public CheckpointStore {
     explicit Stored(StorageOfOne& store) : store_(store) {}
     Result<StoredSeat> seat(Seat seat) override {
       if (seat != Seat(0)) return Error{Code::not_found, "no such seat"};
-      return StoredSeat{store_.layout, {777, 4096}};
+      return StoredSeat{seat, store_.layout, {777, 4096}};
     }
     Status read(Seat, const SeatLayout& layout, std::span<std::byte> payload, PartProgress& progress) override {
       EXPECT_EQ(text_of(layout), store_.layout) << "into another layout than it has";

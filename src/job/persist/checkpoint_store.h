@@ -15,6 +15,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "checkpoint/formats/native/store_manifest.h"
 #include "checkpoint/store/checkpoint_folder.h"
 #include "checkpoint/store/store_folder.h"
 #include "job/layout/seat_layout.h"
@@ -54,17 +55,19 @@ struct PartProgress {
 };
 
 struct StoredSeat {
+  Seat seat;           // its number in the job that wrote it
   std::string layout;  // its text
   SeatInfo info;
 };
 
-// What a published checkpoint holds of a job.
+// What a published checkpoint holds of a job. Seats are those of the job that reads it; it may have more or fewer.
 class StoredCheckpoint {
  public:
   virtual ~StoredCheckpoint() = default;
-  // Fails: `not_found` where there was no such seat: it is of a job of another world; `corrupt`; `io`.
+  // From which that seat goes on (job/persist/other_world.h): where there were as many, the one with its number. Fails:
+  // `not_found` where no job has written it; `corrupt`; `io`.
   [[nodiscard]] virtual Result<StoredSeat> seat(Seat seat) = 0;
-  // All of the payload that a slot of that seat had, in that layout: every byte that is written was proven. Fails: `corrupt`, naming
+  // All of the payload of a slot of that seat, in that layout: every byte that is written was proven. Fails: `corrupt`, naming
   // file and record; `not_found`, `invalid` naming tensors that are not there, or are others; `io`; `cancelled`.
   [[nodiscard]] virtual Status read(Seat seat, const SeatLayout& layout, std::span<std::byte> payload,
                                     PartProgress& progress) = 0;
@@ -86,6 +89,9 @@ class CheckpointStore {
   // Deletes what removals have left that were killed.
   [[nodiscard]] virtual Status finish_removals(const std::string& folder, const std::string& owner) = 0;
 };
+
+// Of how many seats a job has written it; 0: no job has.
+[[nodiscard]] std::uint32_t seat_count_in(const checkpoint::StoreManifest& manifest);
 
 // Of a folder of the store. Fails: `not_found`, `corrupt`, `io`.
 [[nodiscard]] Result<std::unique_ptr<StoredCheckpoint>> open_stored_checkpoint(const std::string& path);

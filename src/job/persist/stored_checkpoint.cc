@@ -17,6 +17,7 @@
 #include "checkpoint/reshape/plan.h"
 #include "env/files.h"
 #include "job/persist/checkpoint_store.h"
+#include "job/persist/other_world.h"
 
 namespace pawl::job {
 namespace {
@@ -38,31 +39,53 @@ class FolderCheckpoint : public StoredCheckpoint {
   }
 
   Result<StoredSeat> seat(Seat seat) override {
-    PAWL_ASSIGN(std::string layout, text_in(seat, kSeatLayoutRole));
-    PAWL_ASSIGN(const std::string info, text_in(seat, kSeatInfoRole));
+    PAWL_ASSIGN(const std::uint32_t count, seat_count());
+    const Seat from = seat_in_world(seat, count);
+    PAWL_ASSIGN(std::string layout, text_in(from, kSeatLayoutRole));
+    PAWL_ASSIGN(const std::string info, text_in(from, kSeatInfoRole));
     PAWL_ASSIGN(const SeatInfo parsed, parse_seat_info(info));
-    return StoredSeat{std::move(layout), parsed};
+    return StoredSeat{from, std::move(layout), parsed};
   }
 
   Status read(Seat seat, const SeatLayout& layout, std::span<std::byte> payload, PartProgress& progress) override {
     if (payload.size() != layout.payload_bytes)
       return Error{Code::invalid,
                    text("a payload of ", payload.size(), " bytes for a layout of ", layout.payload_bytes)};
-    PAWL_TRY(read_bytes(seat, kSeatVolatileRole, payload.subspan(layout.stable_bytes)));
+    PAWL_TRY(read_own(seat, layout, payload.subspan(layout.stable_bytes)));
     PAWL_ASSIGN(const std::vector<ReadRequest> requests, requests_of(layout, payload));
     return read_tensors(requests, progress);
   }
 
  private:
-  // What only a seat of this job reads.
+  Result<std::uint32_t> seat_count() const {
+    const std::uint32_t count = seat_count_in(manifest_);
+    if (count == 0)
+      return Error{Code::not_found, text(path_, " has no state of seats: it was not written by a job")};
+    return count;
+  }
+
+  // What is each seat's own.
+  Status read_own(Seat seat, const SeatLayout& layout, std::span<std::byte> out) {
+    PAWL_ASSIGN(const std::uint32_t count, seat_count());
+    if (layout.world == count) return read_bytes(seat, kSeatVolatileRole, out);
+    PAWL_ASSIGN(const StoredSeat there, this->seat(seat));
+    PAWL_ASSIGN(const SeatLayout stored, parse_layout(there.layout));
+    if (stored.world != count)
+      return Error{Code::corrupt, text(path_, " has ", count, " seats, and one of a world of ", stored.world)};
+    std::vector<std::byte> own(stored.payload_bytes - stored.stable_bytes);
+    PAWL_TRY(read_bytes(there.seat, kSeatVolatileRole, own));
+    if (Status filled = fill_own_state(layout, seat, out, stored, own); !filled)
+      return std::move(filled).error().within(path_);
+    return {};
+  }
+
+  // What only a seat of a job reads.
   Result<const checkpoint::StoreManifestTensor*> own_of(Seat seat, std::string_view role) const {
     const std::string name = seat_tensor_name(seat);
     const auto found = std::ranges::find_if(
         manifest_.tensors, [&](const auto& tensor) { return tensor.name == name && tensor.role == role; });
     if (found == manifest_.tensors.end())
-      return Error{Code::not_found, text(path_, " has no state of seat ", seat.value,
-                                         ": it is of a job of fewer seats, or was not "
-                                         "written by a job")};
+      return Error{Code::not_found, text(path_, " has no state of seat ", seat.value, ": its manifest lacks ", role)};
     if (found->shape.size() != 1 || found->pieces.size() > 1)
       return Error{Code::corrupt, text(path_, ": ", label(name, role), " is not one row of bytes")};
     return &*found;
@@ -145,6 +168,11 @@ class FolderCheckpoint : public StoredCheckpoint {
 };
 
 }  // namespace
+
+std::uint32_t seat_count_in(const StoreManifest& manifest) {
+  return static_cast<std::uint32_t>(
+      std::ranges::count(manifest.tensors, kSeatLayoutRole, &checkpoint::StoreManifestTensor::role));
+}
 
 Result<std::unique_ptr<StoredCheckpoint>> open_stored_checkpoint(const std::string& path) {
   if (!path_exists(parent_path(path)))
