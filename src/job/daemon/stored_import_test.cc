@@ -30,7 +30,7 @@ class StorageOfOne : public CheckpointStore {
       return StoredSeat{seat, store_.layout, {777, 4096}};
     }
     Status read(Seat, const SeatLayout& layout, std::span<std::byte> payload, PartProgress& progress) override {
-      EXPECT_EQ(text_of(layout), store_.layout) << "into another layout than it has";
+      EXPECT_EQ(text_of(layout), store_.read_in) << "into another layout than it has";
       if (store_.while_read) store_.while_read(progress);
       if (progress.cancel) return Error{Code::cancelled, "cancelled"};
       std::ranges::fill(payload, std::byte{7});
@@ -58,6 +58,7 @@ class StorageOfOne : public CheckpointStore {
   }
 
   std::string layout = text_of(test_layout(700, 100));
+  std::string read_in = layout;  // by whom it is read
   std::string damage;  // which it has
   std::function<void(PartProgress&)> while_read;
 };
@@ -164,12 +165,29 @@ TEST_F(FromStorage, AnotherStateIsRefusedWithWhatDiffers) {
   EXPECT_FALSE(arena) << "no room is taken for it";
 }
 
-TEST_F(FromStorage, AnotherWorldIsRefusedInWords) {
-  declare(test_layout(700, 100, 4));
+TEST_F(FromStorage, OfAnotherWorldTheSeatsOwnLayoutIsTakenWithTheLargerRoom) {
+  for (const std::uint64_t capacity : {40u, 900u}) {
+    declare(test_layout(700, capacity, 4));
+    store.read_in = text_of(test_layout(700, std::max<std::uint64_t>(capacity, 100), 4));
+    options.arena_for = nullptr;
+    done.reset();
+    const Status status = run();
+    ASSERT_TRUE(status) << status.error().what;
+    EXPECT_EQ(arena->arena.spec().layout, store.read_in);
+    EXPECT_EQ(arena->arena.spec().layout_digest, digest_of(store.read_in));
+    ASSERT_TRUE(sealed());
+    EXPECT_TRUE(sealed()->verify());
+    EXPECT_EQ(sealed()->samples(), 777u);
+  }
+}
+
+TEST_F(FromStorage, AnotherWorldOfAnotherStateIsRefusedInWords) {
+  declare(test_layout(700, 0, 4));
   const Status other = run();
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().code, Code::invalid);
-  EXPECT_NE(other.error().what.find("a world of 2 there, of 4 here"), std::string::npos) << other.error().what;
+  EXPECT_NE(other.error().what.find("sampler (blob): is not declared here"), std::string::npos) << other.error().what;
+  EXPECT_FALSE(arena) << "no room is taken for it";
 }
 
 TEST_F(FromStorage, ALayoutThatIsNoneIsCorrupt) {
