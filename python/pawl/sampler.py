@@ -108,7 +108,9 @@ class ElasticSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("dataset_size", "global_batch", "seed"):
             if state[name] != getattr(self, name):
-                raise Refused(f"ElasticSampler: the state has {name} {state[name]}, this one {getattr(self, name)}")
+                keep = "; it is the whole job's, and stays as it is when the number of ranks changes"
+                raise Refused(f"ElasticSampler: the state has {name} {state[name]}, this one {getattr(self, name)}"
+                              f"{keep if name == 'global_batch' else ''}")
         self.position, self.hash = state["position"], state["hash"]
         self._last, self.drawn = None, 0
 

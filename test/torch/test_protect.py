@@ -1019,6 +1019,14 @@ class ZeroTest(unittest.TestCase):
             part.load(saved)
             self.assertEqual([0.5, 0.5], [optimizer.param_groups[0]["lr"], optimizer.optim.param_groups[0]["lr"]])
 
+            optimizer.param_groups[0]["lr"] = optimizer.optim.param_groups[0]["lr"] = 9.0
+            elsewhere = {**saved, "state": saved["state"] * 3}  # another world has other partitions
+            part.load_elsewhere(elsewhere)
+            self.assertEqual([0.5, 0.5], [optimizer.param_groups[0]["lr"], optimizer.optim.param_groups[0]["lr"]])
+            self.assertEqual(6, len(optimizer.optim.state), "the tensors are this rank's own")
+            with self.assertRaisesRegex(pawl.Refused, "numbers that are no tensors"):
+                part.load_elsewhere({**saved, "state": [[0, {"step": 3}]]})
+
 
 class StateTest(unittest.TestCase):
     def round_trip(self, part, change):

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import random
+import time
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -21,6 +22,7 @@ options.add_argument("--samples", type=int, default=300)
 options.add_argument("--global-batch", type=int, default=12)
 options.add_argument("--loader", choices=("elastic", "distributed"), default="elastic")
 options.add_argument("--seed-by-rank", action="store_true")
+options.add_argument("--pause-s", type=float, default=0.0, help="in the first step after a restore")
 options = options.parse_args()
 
 
@@ -82,16 +84,18 @@ net = wrapped(model)
 optimizer = optimizer_for(net)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
 job.protect(net, optimizer, scheduler)
-last = None
+restored_in = None  # the generation whose restore was noted
 for step, (ids, rows) in job.batches(loader_of(Numbers()), steps=options.steps):
     with step:
         if not step.rehearsal:
-            if last is None and int(step) > 1:
+            if restored_in != job.generation and int(step) > 1:
+                restored_in = job.generation
                 done = int(step) - 1
                 note("restored", step=done, torch=torch.rand(()).item(), python=random.random(),
                      rate=scheduler.get_last_lr()[0])
                 pawl.torch.save(f"{options.to}/{done}", model, optimizer, values={"step": done}, overwrite=True)
-            last = int(step)
+                time.sleep(options.pause_s)
+            restored_in = restored_in or job.generation
         optimizer.zero_grad()
         net(rows).square().mean().backward()
         optimizer.step()
