@@ -292,7 +292,11 @@ PAWL_API pawl_status pawl_tensor_rebind(pawl_trainer* trainer, uint32_t id, void
  * and `context` must stay valid until pawl_detach. Before pawl_layout_seal.
  * What a blob of the name "values.json" holds becomes the values and aliases of the checkpoints that pawld writes to storage;
  * one seat declares it. It is a JSON object: {"values": ANY, "aliases": {NAME: KEPT}}. An alias is one more name of a tied
- * tensor, which is declared once, as KEPT. Without such a blob these checkpoints have neither. */
+ * tensor, which is declared once, as KEPT. Without such a blob these checkpoints have neither.
+ * Where a job goes on from a checkpoint of a job of W seats (`pawl run --resume`), and has more or fewer itself, seat s
+ * gets the blobs and volatile tensors that seat s mod W had, and a blob whose name ends with its own number ("rng/3") that
+ * of the other's number. So what means one seat alone, as random numbers do, should say in its bytes whose it is, seat and
+ * world: `load` then sees that it comes from another world. */
 PAWL_API pawl_status pawl_blob_add(pawl_trainer* trainer, const char* name, size_t capacity, pawl_blob_save save,
                                    pawl_blob_load load, void* context);
 /* Ends the declarations: compares them with those of the other seats and allocates the arena. PAWL_INVALID: replicated

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pawl import checkpoint_values, other_world, script_exit, sharded, volatile_state
+from pawl import checkpoint_values, script_exit, sharded, volatile_state
 from pawl._library import Lifetime, Placement
 from pawl.errors import Refused
 from pawl.optimizer_numbers import OptimizerNumbers
@@ -54,7 +54,7 @@ class DeclaredState:
             self.sealed = True
 
     @property
-    def origin(self) -> other_world.Origin | None:
+    def origin(self) -> volatile_state.Origin | None:
         """Of the state that was restored last; None: of as many ranks."""
         return self.volatile.origin if self.volatile is not None else None
 

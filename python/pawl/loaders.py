@@ -421,8 +421,8 @@ class ElasticPlace:
 
 
 def _bound(part: volatile_state.Part, loader: Any) -> volatile_state.Part:
-    return volatile_state.bound_part(part, f"the {type(loader).__name__} has given batches in the order of one rank among "
-                                           f"as many as there were")
+    return volatile_state.bound_part(part, f"the {type(loader).__name__} has given batches in the order of one rank "
+                                           f"among as many as there were")
 
 
 _RECKONED = ("Let len() say what each epoch gives, or take what knows its place: pawl.ElasticSampler as "

@@ -1,19 +1,19 @@
 """A restored state that a job of more or fewer ranks has written: what this job makes of it.
 
-Tensors are cut anew by pawld. What was a rank's own comes from one rank of the other job (rank r mod W for rank r, W its
-ranks), so that ranks from W on would draw the random numbers of others. What always holds: of each kind of generator,
-what was alike on all ranks stays so; otherwise ranks from W on get their own, by that state, their rank and the step,
-the same ones in each try. And what collectives gave while the scripts were built is the same on all ranks, since nobody
-is left who knows what it was in the other job. The training thread's.
+Tensors are cut anew by pawld. What was a rank's own comes from one rank of the other job (rank r mod W for rank r, W
+its ranks), so that ranks from W on would draw the random numbers of others. What always holds: of each kind of
+generator, what was alike on all ranks stays so; otherwise ranks from W on get their own, by that state, their rank and
+the step, the same ones in each try. And what collectives gave while the scripts were built is the same on all ranks,
+since nobody is left who knows what it was in the other job. The training thread's.
 """
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pawl import volatile_state
 from pawl.errors import Refused
 
 if TYPE_CHECKING:
@@ -23,25 +23,16 @@ MEET_S = 30 * 86400.0  # for the other seats; pawld ends the wait when one can't
 COMPARED_MAX = 256  # collectives of a group
 
 
-@dataclass
-class Origin:
-    """Whose state was restored."""
-
-    rank: int
-    world: int
-    begun_with: dict[str, str]  # by kind: a digest of the generators as the script has made them here
-
-
-def settle(trainer: Trainer, seat: Seat, origin: Origin, say: Callable[[str], None]) -> None:
+def settle(trainer: Trainer, seat: Seat, origin: volatile_state.Origin, say: Callable[[str], None]) -> None:
     """Once in each generation in which such a state was restored, before the ranks connect. Fails: Refused; Recover,
     Stop."""
     _compare_build(trainer)
     anew = _draw_anew(trainer, seat, origin) if seat.world > origin.world else []
     if seat.rank == 0:
-        say(f"step {seat.resume_step} is of a job of {origin.world} ranks, and this one has {seat.world}: rank r goes on "
-            f"from what was rank r mod {origin.world}'s own" + (
-                f"; ranks from {origin.world} on draw new random numbers ({', '.join(anew)}), by the state of that rank, "
-                f"rank and step" if anew else ""))
+        drawn = (f"; ranks from {origin.world} on draw new random numbers ({', '.join(anew)}), by the state of that "
+                 f"rank, their own rank and the step" if anew else "")
+        say(f"step {seat.resume_step} is of a job of {origin.world} ranks, and this one has {seat.world}: rank r goes "
+            f"on from what was rank r mod {origin.world}'s own{drawn}")
 
 
 def _compare_build(trainer: Trainer) -> None:
@@ -49,19 +40,20 @@ def _compare_build(trainer: Trainer) -> None:
     from pawl import groups
     for group, each in groups.digests_in_build().items():
         mine = [[what, f"{digest:x}"] for what, digest in each[:COMPARED_MAX]]
-        found = json.loads(trainer.rendezvous_compare_set(f"pawl/world/build/{group}", b"", json.dumps(mine).encode()))
+        first = trainer.rendezvous_compare_set(f"pawl/world/build/{group}", b"", json.dumps(mine).encode())
+        found = json.loads(first)
         if found != mine:
-            what = next((one[0] for one, other in zip(mine, found, strict=False) if one != other), "number of collectives")
-            raise Refused(f"the {what} may give other values in a job of another size, and ranks, which were built anew "
-                          f"together, differ in them: make what it gives alike on each rank without a collective, or "
-                          f"resume with as many ranks as wrote the checkpoint")
+            differ = [one[0] for one, other in zip(mine, found, strict=False) if one != other]
+            raise Refused(f"the {differ[0] if differ else 'number of collectives'} may give other values in a job of "
+                          f"another size, and ranks, which were built anew together, differ in them: make what it "
+                          f"gives alike on each rank without a collective, or resume with as many ranks as wrote the "
+                          f"checkpoint")
 
 
-def _draw_anew(trainer: Trainer, seat: Seat, origin: Origin) -> list[str]:
+def _draw_anew(trainer: Trainer, seat: Seat, origin: volatile_state.Origin) -> list[str]:
     """The kinds of generators of which ranks that are new get their own."""
-    from pawl import volatile_state
     state = volatile_state.save_random()
-    now = digests_of(state)
+    now = volatile_state.digests_of(state)
     anew = [kind for kind in sorted(now) if not _are_alike(trainer, seat, kind, now[kind] + origin.begun_with[kind])]
     if seat.rank >= origin.world:
         for kind in anew:
@@ -78,35 +70,6 @@ def _are_alike(trainer: Trainer, seat: Seat, kind: str, mine: str) -> bool:
         alike = trainer.rendezvous_add(f"{key}/alike", 0) == seat.world
         trainer.rendezvous_set(f"{key}/all", b"alike" if alike else b"own")
     return trainer.rendezvous_get(f"{key}/all", MEET_S) == b"alike"
-
-
-def digests_of(state: dict[str, Any]) -> dict[str, str]:
-    """By kind, of what volatile_state.save_random() gives."""
-    return {kind: _digest(each) for kind, each in state.items()}
-
-
-def begun_with() -> dict[str, str]:
-    """How the script has made its generators, if nothing was restored yet."""
-    import torch
-
-    from pawl import volatile_state
-    found = digests_of(volatile_state.save_random())
-    seed = str(torch.initial_seed())  # however much was drawn since
-    return {kind: seed if kind in ("torch", "cuda") else digest for kind, digest in found.items()}
-
-
-def _digest(value: Any) -> str:
-    known = hashlib.sha256()
-    values = value if isinstance(value, (tuple, list)) else list(value.items()) if isinstance(value, dict) else [value]
-    for each in values:
-        if isinstance(each, (tuple, list, dict)):
-            known.update(_digest(each).encode())
-        elif isinstance(each, bytes):
-            known.update(each)
-        else:
-            known.update(each.tobytes() if hasattr(each, "tobytes") else repr(each).encode())
-        known.update(b"/")
-    return known.hexdigest()
 
 
 def _seed(kind: str, words: str) -> None:

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import dataclasses
 import enum
+import hashlib
 import random
 import re
 import sys
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from pawl import devices, other_world, script_frames, tagged_values
+from pawl import devices, script_frames, tagged_values
 from pawl.errors import Refused
 
 BLOB_BYTES = 256 << 10   # the least room for the blob
@@ -48,6 +49,15 @@ class Part:
     load_elsewhere: Callable[[Any], None] | None = None
 
 
+@dataclass
+class Origin:
+    """A rank of a job of more or fewer ranks, whose state was restored."""
+
+    rank: int
+    world: int
+    begun_with: dict[str, str]  # by kind: a digest of the generators as the script has made them in this process
+
+
 class VolatileState:
     """All parts, as bytes and back."""
 
@@ -57,7 +67,7 @@ class VolatileState:
         self._parts, self._say = parts, say
         self._rank, self._world = rank, world
         self._begun_with: dict[str, str] | None = None  # since something was restored
-        self.origin: other_world.Origin | None = None  # of what was restored last; None: it was this rank's
+        self.origin: Origin | None = None  # of what was restored last; None: it was this rank's
         self._said_at: float | None = None  # that it can't be kept; None: it can
         self.ending = False  # no step follows: the state that is saved now is only for who asks what it was
 
@@ -114,9 +124,12 @@ class VolatileState:
         if _LOST in found:
             raise Refused(f"the last step's state can't be restored: {found[_LOST]}")
         if self._begun_with is None:
-            self._begun_with = other_world.begun_with()
-        rank, world = found.get(_SEAT, [self._rank, self._world])
-        self.origin = other_world.Origin(rank, world, self._begun_with) if world != self._world else None
+            self._begun_with = begun_with()
+        if _SEAT not in found:
+            raise Refused("the restored state doesn't say of how many ranks it is: an earlier build of pawl has "
+                          "written it. Go on with that one, or let the script load the checkpoint (pawl.torch.load)")
+        rank, world = found[_SEAT]
+        self.origin = Origin(rank, world, self._begun_with) if world != self._world else None
         for part in self._parts:
             if part.name not in found:
                 raise Refused(f"the restored state has no {part.name}: protect the same objects on every rank")
@@ -181,6 +194,33 @@ def load_random(state: dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy
         numpy.random.set_state(state["numpy"])
+
+
+def digests_of(state: dict[str, Any]) -> dict[str, str]:
+    """By kind, of what save_random() gives."""
+    return {kind: _digest(each) for kind, each in state.items()}
+
+
+def begun_with() -> dict[str, str]:
+    """How the script has made its generators, if nothing was restored yet."""
+    import torch
+    found = digests_of(save_random())
+    seed = str(torch.initial_seed())  # however much was drawn since
+    return {kind: seed if kind in ("torch", "cuda") else digest for kind, digest in found.items()}
+
+
+def _digest(value: Any) -> str:
+    known = hashlib.sha256()
+    values = value if isinstance(value, (tuple, list)) else list(value.items()) if isinstance(value, dict) else [value]
+    for each in values:
+        if isinstance(each, (tuple, list, dict)):
+            known.update(_digest(each).encode())
+        elif isinstance(each, bytes):
+            known.update(each)
+        else:
+            known.update(each.tobytes() if hasattr(each, "tobytes") else repr(each).encode())
+        known.update(b"/")
+    return known.hexdigest()
 
 
 def bytes_of(tensor: Any) -> bytes:
@@ -292,12 +332,13 @@ def _is_tensor(value: Any) -> bool:
 def bound_part(part: Part, why: str) -> Part:
     """One of which a job of more or fewer ranks can make nothing."""
     def refuse(_: Any) -> None:
-        raise Refused(f"{why}, and this job has more or fewer ranks than the one whose state is restored. {_ANY_WORLD}")
+        raise Refused(f"{why}, and this job has more or fewer ranks than the one whose state is restored. "
+                      f"{_ANY_WORLD}")
     return dataclasses.replace(part, load_elsewhere=refuse)
 
 
-_ANY_WORLD = ("pawl.ElasticSampler as the batch_sampler= of a DataLoader goes on in any world: it counts the samples of "
-              "the whole job. Otherwise resume with as many ranks, or let the script load the checkpoint "
+_ANY_WORLD = ("pawl.ElasticSampler as the batch_sampler= of a DataLoader goes on in any world: it counts the samples "
+              "of the whole job. Otherwise resume with as many ranks, or let the script load the checkpoint "
               "(pawl.torch.load)")
 
 

@@ -174,13 +174,13 @@ class WhatARankMakesOfItTest(unittest.TestCase):
     def test_kinds_are_seeded_one_by_one_and_alike_in_each_try(self):
         state = volatile_state.save_random()
         self.addCleanup(volatile_state.load_random, state)
-        before = other_world.digests_of(state)
+        before = volatile_state.digests_of(state)
         for kind in ("python", "numpy", "torch"):
             seen = []
             for words in ("a 3 40", "a 3 40", "a 4 40"):
                 volatile_state.load_random(state)
                 other_world._seed(kind, words)
-                now = other_world.digests_of(volatile_state.save_random())
+                now = volatile_state.digests_of(volatile_state.save_random())
                 self.assertEqual({kind}, {each for each in now if now[each] != before[each]})
                 seen.append(now[kind])
             self.assertEqual(seen[0], seen[1])
@@ -196,11 +196,11 @@ class WhatARankMakesOfItTest(unittest.TestCase):
                 store.values[f"pawl/world/{kind}/first"], store.values[f"pawl/world/{kind}/here"] = b"other", world - 1
             seat = _library.Seat(rank, rank, world, 0, 2, 40)
             said = []
-            origin = other_world.Origin(rank % there, there, other_world.begun_with())
+            origin = volatile_state.Origin(rank % there, there, volatile_state.begun_with())
             with unittest.mock.patch("pawl.groups.digests_in_build", dict):
                 other_world.settle(store, seat, origin, said.append)
-            now = other_world.digests_of(volatile_state.save_random())
-            self.assertEqual(changes, now != other_world.digests_of(state), (rank, world, there))
+            now = volatile_state.digests_of(volatile_state.save_random())
+            self.assertEqual(changes, now != volatile_state.digests_of(state), (rank, world, there))
             self.assertEqual(rank == 0, bool(said))
 
     def test_what_collectives_gave_must_be_alike(self):

@@ -1,5 +1,5 @@
-"""A training that another number of ranks may go on with: it notes the samples of each step, and saves by itself what it
-was restored to."""
+"""A training that another number of ranks may go on with: it notes the samples of each step, and saves by itself what
+it was restored to."""
 import argparse
 import json
 import os

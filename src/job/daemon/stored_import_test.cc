@@ -59,7 +59,7 @@ class StorageOfOne : public CheckpointStore {
 
   std::string layout = text_of(test_layout(700, 100));
   std::string read_in = layout;  // by whom it is read
-  std::string damage;  // which it has
+  std::string damage;            // which it has
   std::function<void(PartProgress&)> while_read;
 };
 

@@ -81,14 +81,22 @@ void compare_own(const SeatLayout& declared, Seat seat, const Counterparts& ther
       faults.add(text(label(*stored), ": is not declared here"));
 }
 
-// What every seat of the other world has, this one must declare.
-void compare_replicated(const SeatLayout& declared, const SeatLayout& stored, FirstFew& faults) {
+// What every seat of the other world has, this one must declare. Of what is cut among seats, another one may have the rest;
+// but no role is gone altogether, as when the script has another optimizer. Of seats that have no part of any such tensor
+// nothing follows, so that is asked of the first one alone.
+void compare_stable(const SeatLayout& declared, Seat seat, const SeatLayout& stored, FirstFew& faults) {
   std::set<std::pair<std::string_view, std::string_view>> here;
-  for (const LayoutEntry& entry : declared.entries) here.emplace(entry.name, entry.role);
-  for (const LayoutEntry& entry : stored.entries)
-    if (entry.lifetime == Lifetime::stable && entry.placement == TensorPlacement::replicate &&
-        !here.contains({entry.name, entry.role}))
+  std::set<std::string_view> roles;
+  for (const LayoutEntry& entry : declared.entries) {
+    here.emplace(entry.name, entry.role);
+    roles.insert(entry.role);
+  }
+  for (const LayoutEntry& entry : stored.entries) {
+    if (entry.lifetime != Lifetime::stable) continue;
+    const bool is_everywhere = entry.placement == TensorPlacement::replicate;
+    if (is_everywhere ? !here.contains({entry.name, entry.role}) : seat == Seat(0) && !roles.contains(entry.role))
       faults.add(text(label(entry), ": is not declared here"));
+  }
 }
 
 }  // namespace
@@ -101,7 +109,7 @@ Result<SeatLayout> layout_from_other_world(const SeatLayout& declared, Seat seat
   const Counterparts there(stored, seat_in_world(seat, stored.world));
   FirstFew faults;
   compare_own(declared, seat, there, faults);
-  compare_replicated(declared, stored, faults);
+  compare_stable(declared, seat, stored, faults);
   if (faults.any()) return Error{Code::invalid, faults.sentence()};
   LayoutBuilder builder(declared.world);
   for (const Mesh& mesh : declared.meshes) PAWL_TRY(builder.add_mesh(mesh));
@@ -135,8 +143,8 @@ Status fill_own_state(const SeatLayout& layout, Seat seat, std::span<std::byte> 
     }
     if (count > entry.bytes)
       return Error{Code::invalid, text(label(entry), ": ", count, " bytes, and there is room for ", entry.bytes)};
-    std::ranges::copy(bytes.first(count), to.begin() + static_cast<std::ptrdiff_t>(entry.payload_offset -
-                                                                                  layout.stable_bytes));
+    std::ranges::copy(bytes.first(count),
+                      to.begin() + static_cast<std::ptrdiff_t>(entry.payload_offset - layout.stable_bytes));
   }
   return {};
 }

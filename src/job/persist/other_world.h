@@ -3,7 +3,8 @@
 // Stable tensors have one value, whoever holds which part of them: each seat reads its own boxes by name and role, as ever
 // (stored_checkpoint.cc). What is each seat's own (volatile tensors, blobs) comes from one seat of the other world, number s
 // mod W for seat s, W its seats. A blob whose name ends with the seat's number is that of the other seat's number. Nothing is
-// left out in silence: what only one of the two layouts has is named. Pure.
+// left out in silence: what only one of the two layouts has is named; but for a tensor that is cut among seats and that the
+// script has no more, while it has others of that role: no seat knows what all others have. Pure.
 #pragma once
 
 #include <cstddef>

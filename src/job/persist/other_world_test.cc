@@ -24,6 +24,7 @@ struct JobOptions {
   std::uint64_t capacity = 40;  // of the blob
   bool counts = true;           // there is a volatile tensor `count`
   std::uint64_t width = 3;      // of the buffer
+  bool averages = true;         // there is an exp_avg
 };
 
 // As a script declares its state in a world of that many seats.
@@ -51,7 +52,7 @@ SeatLayout layout_of(std::uint32_t world, std::uint32_t seat, const JobOptions& 
   shard.begin[0] = std::min(options.rows, each * seat);
   shard.size[0] = std::min(options.rows, each * (seat + 1)) - shard.begin[0];
   add("cut", "weight", {options.rows, 2}, shard, 0);
-  add("cut", "exp_avg", {options.rows, 2}, shard, 0);
+  if (options.averages) add("cut", "exp_avg", {options.rows, 2}, shard, 0);
   add("mean", "buffer", {options.width}, whole_box({options.width}), 0, Lifetime::volatile_);
   if (options.counts) add("count", "buffer", {}, whole_box({}), 0, Lifetime::volatile_);
   EXPECT_TRUE(builder.add_blob(text("volatile/rank", seat), options.capacity));
@@ -115,8 +116,8 @@ class OtherWorld : public testing::Test {
 };
 
 TEST_F(OtherWorld, EachSeatGetsItsPartsAndWhatIsAnotherSeatsOwn) {
-  for (const auto& [there, here] : {std::pair(4, 2), std::pair(4, 8), std::pair(4, 3), std::pair(1, 4),
-                                    std::pair(3, 1), std::pair(2, 13), std::pair(5, 5)}) {
+  for (const auto& [there, here] : {std::pair(4, 2), std::pair(4, 8), std::pair(4, 3), std::pair(1, 4), std::pair(3, 1),
+                                    std::pair(2, 13), std::pair(5, 5)}) {
     write(there);
     for (std::uint32_t seat = 0; seat < static_cast<std::uint32_t>(here); ++seat) {
       const SeatLayout declared = layout_of(here, seat);
@@ -153,10 +154,15 @@ TEST_F(OtherWorld, WhatOneOfThemLacksOrHasOtherwiseIsNamed) {
     return got.error().what;
   };
   EXPECT_EQ(refused(layout_of(4, 1, {.counts = false})), "count (buffer): is not declared here");
-  EXPECT_EQ(refused(layout_of(4, 1, {.width = 4})),
-            "mean (buffer): float32 [3], box [3] at [0] there, float32 [4], box [4] at [0] here, and each seat's is its own");
+  EXPECT_EQ(
+      refused(layout_of(4, 1, {.width = 4})),
+      "mean (buffer): float32 [3], box [3] at [0] there, float32 [4], box [4] at [0] here, and each seat's is its own");
   EXPECT_NE(refused(layout_of(4, 1, {.rows = 12})).find("cut (weight) is float32 [10,2] there, float32 [12,2] here"),
             std::string::npos);
+  const auto another_optimizer = read(layout_of(4, 0, {.averages = false}), Seat(0));
+  ASSERT_FALSE(another_optimizer);
+  EXPECT_EQ(another_optimizer.error().what, "cut (exp_avg): is not declared here");
+  EXPECT_TRUE(read(layout_of(4, 1, {.averages = false}), Seat(1))) << "a seat may have no part of any";
   SeatLayout renamed = layout_of(4, 1);
   for (LayoutEntry& entry : renamed.entries)
     if (entry.name == "equal everywhere" || entry.name == "same name") entry.name += " now";

@@ -59,8 +59,7 @@ class FolderCheckpoint : public StoredCheckpoint {
  private:
   Result<std::uint32_t> seat_count() const {
     const std::uint32_t count = seat_count_in(manifest_);
-    if (count == 0)
-      return Error{Code::not_found, text(path_, " has no state of seats: it was not written by a job")};
+    if (count == 0) return Error{Code::not_found, text(path_, " has no state of seats: it was not written by a job")};
     return count;
   }
 
