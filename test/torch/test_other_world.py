@@ -69,6 +69,10 @@ class OtherWorldTest(JobTest):
         code, said = run_pawl("diff", os.path.join(self.folder, f"step-{step}"), os.path.join(notes, str(step)))
         self.assertEqual(0, code, said)
 
+    def restored_from_storage(self, job):
+        return sorted(each["seat"] for each in job.events()
+                      if each["kind"] == "seat_restored" and each["source"] == "storage")
+
     def check(self, kind, there, here, *script):
         step, before = self.source(kind, there, *script)
         begun, after = self.begin(kind, here, *script, resume=("--resume", "auto"))
@@ -95,27 +99,37 @@ class OtherWorldTest(JobTest):
     def test_zero_on_one(self):
         self.check("zero", 2, 1)
 
-    def test_a_node_dies_after_it(self):
-        """Before anything else is committed: the same checkpoint again, and the same random numbers."""
+    def test_nodes_die_after_it(self):
+        """Before anything else is committed: the same checkpoint again, and the same random numbers. Of one node that
+        dies others may have the state in memory, of two nobody has it all."""
         step, before = self.source("ddp", 2, "--seed-by-rank")
-        begun, after = self.begin("ddp", 3, "--seed-by-rank", "--pause-s", "3", resume=("--resume", "auto"), spares=1,
-                                  hooks=True)
-        with begun as job:
-            job.wait_until(lambda nodes: len(jobs.seats(nodes)) == 3 and jobs.generation(nodes) > 0, "a generation",
-                           torch_job.START_S)
-            job.wait_until(lambda _: len(self.notes(after, "restored")) == 3, "the first step", torch_job.START_S)
-            job.kill_node(job.node_of_seat(1))
-            self.assertEqual(0, job.wait_end(torch_job.END_S), job.output())
-        self.assert_each_sample_once(step, before, after)
-        self.assert_restored_is(step, after)
-        drawn, tries = collections.defaultdict(set), collections.Counter()
-        for (of_step, rank), noted in self.all_notes(after, "restored"):
-            self.assertEqual(step, of_step)
-            drawn[rank].add(noted["torch"])
-            tries[rank] += 1
-        self.assertEqual({0: 2, 1: 2, 2: 2}, tries, "each rank restored it twice, rank 1 in two processes")
-        self.assertEqual([1, 1, 1], [len(drawn[rank]) for rank in range(3)])
-        self.assertEqual(3, len(set.union(*drawn.values())))
+        for dying in (1, 2):
+            with self.subTest(dying=dying):
+                begun, after = self.begin("ddp", 3, "--seed-by-rank", "--pause-s", "3", resume=("--resume", "auto"),
+                                          spares=dying, hooks=True)
+                with begun as job:
+                    job.wait_until(lambda _, after=after: len(self.notes(after, "restored")) == 3, "the first step",
+                                   torch_job.START_S)
+                    job.kill_node(*(job.node_of_seat(seat) for seat in range(dying)))
+                    job.wait_until(lambda _, after=after: len(list(self.all_notes(after, "restored"))) == 6,
+                                   "it once more", torch_job.START_S)
+                    if dying == 2:
+                        job.wait_until(lambda _, job=job: self.restored_from_storage(job) == [0, 0, 1, 1, 2, 2],
+                                       "all seats to have read the checkpoint twice", 20)
+                    self.assertEqual(0, job.wait_end(torch_job.END_S), job.output())
+                self.assert_each_sample_once(step, before, after)
+                self.assert_restored_is(step, after)
+                drawn, tries = collections.defaultdict(set), collections.Counter()
+                for (of_step, rank), noted in self.all_notes(after, "restored"):
+                    self.assertEqual(step, of_step)
+                    drawn[rank].add(noted["torch"])
+                    tries[rank] += 1
+                self.assertEqual({0: 2, 1: 2, 2: 2}, tries, "each rank restored it twice")
+                self.assertEqual([1, 1, 1], [len(drawn[rank]) for rank in range(3)])
+                self.assertEqual(3, len(set.union(*drawn.values())))
+            for each in os.listdir(self.folder):
+                if each not in ("pawl-job.json", f"step-{step}"):
+                    shutil.rmtree(os.path.join(self.folder, each))
 
     def test_a_place_that_is_one_ranks_is_refused(self):
         self.source("ddp", 2, "--loader", "distributed")
