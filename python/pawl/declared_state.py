@@ -31,6 +31,7 @@ class DeclaredState:
         self._unchanged: Unchanged | None = None
         self._numbers: OptimizerNumbers | None = None
         self.volatile: volatile_state.VolatileState | None = None
+        self.begun_with: dict[str, str] = {}  # other_world.settle()
         self.held: list[Held] = []
         self.declared = self.sealed = False
 
@@ -39,6 +40,7 @@ class DeclaredState:
         now: it gets the room of the snapshot that it restores (pawl.h, pawl_blob_add), so nobody need tell it."""
         import torch
         import torch.distributed as dist
+        self.begun_with = volatile_state.begun_with()
         room = torch.tensor([volatile_state.room_for(self._protected.parts, self._room)])
         with build.paused():
             dist.all_reduce(room, dist.ReduceOp.MAX)

@@ -411,7 +411,8 @@ class ManagedJob(Job):
             self._member.restore()
             self._captured.replicas.restored(resume)
             if self._state.origin is not None:
-                other_world.settle(self._trainer, self._member.seat, self._state.origin, script_exit.say)
+                other_world.settle(self._trainer, self._member.seat, self._state.origin, self._state.begun_with,
+                                   script_exit.say)
             if self._look_around is not None:
                 self._look_around.end()
             self._member.open_groups(self._state.gradient_order())

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 MEET_S = 30 * 86400.0  # for the other seats; pawld ends the wait when one can't come
 COMPARED_MAX = 256  # collectives of a group
+KINDS = ("cuda", "numpy", "python", "torch")  # of volatile_state.save_random(); a rank may lack some
 
 
-def settle(trainer: Trainer, seat: Seat, origin: volatile_state.Origin, say: Callable[[str], None]) -> None:
-    """Once in each generation in which such a state was restored, before the ranks connect. Fails: Refused; Recover,
-    Stop."""
+def settle(trainer: Trainer, seat: Seat, origin: volatile_state.Origin, begun_with: dict[str, str],
+           say: Callable[[str], None]) -> None:
+    """Once in each generation in which such a state was restored, before the ranks connect. `begun_with`: how this
+    process's script has made its generators, by kind. Fails: Refused; Recover, Stop."""
     _compare_build(trainer)
-    anew = _draw_anew(trainer, seat, origin) if seat.world > origin.world else []
+    anew = _draw_anew(trainer, seat, origin, begun_with) if seat.world > origin.world else []
     if seat.rank == 0:
         drawn = (f"; ranks from {origin.world} on draw new random numbers ({', '.join(anew)}), by the state of that "
                  f"rank, their own rank and the step" if anew else "")
@@ -50,13 +52,14 @@ def _compare_build(trainer: Trainer) -> None:
                           f"checkpoint")
 
 
-def _draw_anew(trainer: Trainer, seat: Seat, origin: volatile_state.Origin) -> list[str]:
-    """The kinds of generators of which ranks that are new get their own."""
-    state = volatile_state.save_random()
-    now = volatile_state.digests_of(state)
-    anew = [kind for kind in sorted(now) if not _are_alike(trainer, seat, kind, now[kind] + origin.begun_with[kind])]
+def _draw_anew(trainer: Trainer, seat: Seat, origin: volatile_state.Origin, begun_with: dict[str, str]) -> list[str]:
+    """The kinds of generators of which ranks that are new get their own. Where there was one rank, its state says
+    nothing of others; how the scripts begin here does."""
+    now = volatile_state.digests_of(volatile_state.save_random())
+    anew = [kind for kind in KINDS
+            if not _are_alike(trainer, seat, kind, now.get(kind, "none") + begun_with.get(kind, ""))]
     if seat.rank >= origin.world:
-        for kind in anew:
+        for kind in set(anew) & set(now):
             _seed(kind, f"{now[kind]} {seat.rank} {seat.resume_step}")
     return anew
 

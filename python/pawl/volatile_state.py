@@ -55,7 +55,6 @@ class Origin:
 
     rank: int
     world: int
-    begun_with: dict[str, str]  # by kind: a digest of the generators as the script has made them in this process
 
 
 class VolatileState:
@@ -63,10 +62,9 @@ class VolatileState:
 
     def __init__(self, parts: list[Part], say: Callable[[str], None] = lambda _: None, rank: int = 0,
                  world: int = 1) -> None:
-        """`say` is told why save_within() gives nothing."""
+        """`say` is told why save_within() gives nothing. `rank`: whose it is."""
         self._parts, self._say = parts, say
         self._rank, self._world = rank, world
-        self._begun_with: dict[str, str] | None = None  # since something was restored
         self.origin: Origin | None = None  # of what was restored last; None: it was this rank's
         self._said_at: float | None = None  # that it can't be kept; None: it can
         self.ending = False  # no step follows: the state that is saved now is only for who asks what it was
@@ -123,13 +121,11 @@ class VolatileState:
         found = tagged_values.load_pieces(data)
         if _LOST in found:
             raise Refused(f"the last step's state can't be restored: {found[_LOST]}")
-        if self._begun_with is None:
-            self._begun_with = begun_with()
         if _SEAT not in found:
             raise Refused("the restored state doesn't say of how many ranks it is: an earlier build of pawl has "
                           "written it. Go on with that one, or let the script load the checkpoint (pawl.torch.load)")
         rank, world = found[_SEAT]
-        self.origin = Origin(rank, world, self._begun_with) if world != self._world else None
+        self.origin = Origin(rank, world) if world != self._world else None
         for part in self._parts:
             if part.name not in found:
                 raise Refused(f"the restored state has no {part.name}: protect the same objects on every rank")
@@ -202,7 +198,7 @@ def digests_of(state: dict[str, Any]) -> dict[str, str]:
 
 
 def begun_with() -> dict[str, str]:
-    """How the script has made its generators, if nothing was restored yet."""
+    """By kind, how the script has made its generators: before its first step, in each process."""
     import torch
     found = digests_of(save_random())
     seed = str(torch.initial_seed())  # however much was drawn since

@@ -12,7 +12,7 @@ import unittest.mock
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch_job
-from harness import JobTest, jobs, run_pawl
+from harness import JobTest, run_pawl
 
 sys.path.insert(0, torch_job.PACKAGE)
 import pawl
@@ -95,6 +95,13 @@ class OtherWorldTest(JobTest):
         self.check("fsdp2", 3, 2)
         shutil.rmtree(self.folder)
         self.check("fsdp2", 2, 3)
+
+    def test_ddp_of_one_rank_whose_scripts_are_seeded_alike_or_not(self):
+        for script, count in ((["--seed-by-rank"], 2), ([], 1)):
+            with self.subTest(script=script):
+                restored = self.check("ddp", 1, 2, *script)[1]
+                self.assertEqual(count, len({each["torch"] for each in restored.values()}))
+                self.assertEqual(1, len({each["python"] for each in restored.values()}))
 
     def test_zero_on_one(self):
         self.check("zero", 2, 1)
@@ -206,13 +213,13 @@ class WhatARankMakesOfItTest(unittest.TestCase):
         for rank, world, there, changes in ((0, 1, 2, False), (0, 2, 1, False), (1, 2, 1, True)):
             volatile_state.load_random(state)
             store = Store()
-            for kind in state:  # of another rank, which is there already, and has others
+            for kind in other_world.KINDS:  # of another rank, which is there already, and has others
                 store.values[f"pawl/world/{kind}/first"], store.values[f"pawl/world/{kind}/here"] = b"other", world - 1
             seat = _library.Seat(rank, rank, world, 0, 2, 40)
             said = []
-            origin = volatile_state.Origin(rank % there, there, volatile_state.begun_with())
+            origin = volatile_state.Origin(rank % there, there)
             with unittest.mock.patch("pawl.groups.digests_in_build", dict):
-                other_world.settle(store, seat, origin, said.append)
+                other_world.settle(store, seat, origin, volatile_state.begun_with(), said.append)
             now = volatile_state.digests_of(volatile_state.save_random())
             self.assertEqual(changes, now != volatile_state.digests_of(state), (rank, world, there))
             self.assertEqual(rank == 0, bool(said))
