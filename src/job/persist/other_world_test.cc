@@ -77,7 +77,7 @@ class OtherWorld : public testing::Test {
  protected:
   void write(std::uint32_t world, const JobOptions& options = {}) {
     world_ = world;
-    const auto open = store->begin(path(), 1, "");
+    const auto open = store->begin({path(), 1, "", ""});
     ASSERT_TRUE(open) << open.error().what;
     for (std::uint32_t seat = 0; seat < world; ++seat) {
       const TestSeat one = seat_of(layout_of(world, seat, options), seat);
@@ -209,7 +209,7 @@ TEST_F(OtherWorld, ABlobThatIsLongerThanItCanBeIsCorrupt) {
 }
 
 TEST_F(OtherWorld, WhatNoJobHasWrittenHasNoSeats) {
-  const auto open = store->begin(path(), 1, "");
+  const auto open = store->begin({path(), 1, "", ""});
   const TestSeat one = seat_of(layout_of(1, 0), 0);
   auto pieces = share_of(one.layout, Seat(0), one.payload, one.text, "");
   std::erase_if(pieces, [](const auto& piece) { return piece.role.starts_with("seat_"); });
