@@ -11,6 +11,8 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "base/text.h"
@@ -116,7 +118,7 @@ class RealFile final : public File {
   bool is_told_ = false;  // what will be needed
 };
 
-class RealFiles final : public Files {
+class DiskFiles final : public Files {
  public:
   Result<std::unique_ptr<File>> open(const std::string& path, OpenOptions options) override {
     int flags = O_CLOEXEC | (options.write ? O_RDWR : O_RDONLY);
@@ -161,6 +163,78 @@ class RealFiles final : public Files {
   bool exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
 };
 
+class AddressReaders {
+ public:
+  void set(std::string scheme, Files& files) {
+    const std::lock_guard lock(mutex_);
+    readers_[std::move(scheme)] = &files;
+  }
+  Files* find(std::string_view scheme) {
+    const std::lock_guard lock(mutex_);
+    const auto found = readers_.find(scheme);
+    return found == readers_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, Files*, std::less<>> readers_;
+};
+
+AddressReaders& address_readers() {
+  static AddressReaders readers;
+  return readers;
+}
+
+// Of the path's "s3://"; 0: it is no address.
+std::size_t scheme_bytes(std::string_view path) {
+  const std::size_t end = path.find("://");
+  if (end == path.npos || end == 0) return 0;
+  const auto is_plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  return std::all_of(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(end), is_plain) ? end + 3 : 0;
+}
+
+// Hands each path to who reads it.
+class RealFiles final : public Files {
+ public:
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenOptions options) override {
+    PAWL_ASSIGN(Files* const files, of(path));
+    return files->open(path, options);
+  }
+  Status rename(const std::string& from, const std::string& to) override {
+    PAWL_TRY(check_no_address(to));
+    PAWL_ASSIGN(Files* const files, of(from));
+    return files->rename(from, to);
+  }
+  Status remove(const std::string& path) override {
+    PAWL_ASSIGN(Files* const files, of(path));
+    return files->remove(path);
+  }
+  Result<std::vector<std::string>> list(const std::string& directory) override {
+    PAWL_ASSIGN(Files* const files, of(directory));
+    return files->list(directory);
+  }
+  Status sync_directory(const std::string& directory) override {
+    PAWL_ASSIGN(Files* const files, of(directory));
+    return files->sync_directory(directory);
+  }
+  bool exists(const std::string& path) override {
+    const Result<Files*> files = of(path);
+    return files && (*files)->exists(path);
+  }
+
+ private:
+  Result<Files*> of(std::string_view path) {
+    const std::size_t scheme = scheme_bytes(path);
+    if (scheme == 0) return &disk_;
+    if (Files* files = address_readers().find(path.substr(0, scheme - 3)); files != nullptr) return files;
+    return Error{Code::invalid, text(path, ": addresses of ", path.substr(0, scheme),
+                                     " are not read here: give a folder or a file, or an address of s3:// to the "
+                                     "command or to pawl.torch.load")};
+  }
+
+  DiskFiles disk_;
+};
+
 Status write_and_sync(Files& files, const std::string& path, std::string_view content) {
   PAWL_ASSIGN(std::unique_ptr<File> file, files.open(path, {.write = true, .create = true, .truncate = true}));
   PAWL_TRY(file->write_at(0, std::as_bytes(std::span(content))));
@@ -203,9 +277,29 @@ std::string_view without_trailing_slashes(std::string_view path) {
 
 }  // namespace
 
+bool is_address(std::string_view path) {
+  return scheme_bytes(path) != 0;
+}
+
+void read_addresses_by(std::string scheme, Files& files) {
+  address_readers().set(std::move(scheme), files);
+}
+
+Status check_no_address(std::string_view path) {
+  if (!is_address(path)) return {};
+  return Error{Code::invalid, text(path,
+                                   ": pawl reads addresses and doesn't write to them: write to a folder and copy it "
+                                   "there, for s3:// with `aws s3 cp --recursive`")};
+}
+
 Files& real_files() {
   static RealFiles files;
   return files;
+}
+
+Result<std::uint64_t> file_size(const std::string& path, Files& files) {
+  PAWL_ASSIGN(const std::unique_ptr<File> file, files.open(path, {}));
+  return file->size();
 }
 
 Result<std::string> read_file(const std::string& path, std::uint64_t size_bytes_max, Files& files) {
@@ -247,6 +341,7 @@ bool path_exists(const std::string& path, Files& files) {
 }
 
 Status make_directories(const std::string& path) {
+  PAWL_TRY(check_no_address(path));
   if (::mkdir(path.c_str(), 0700) == 0) return {};
   if (errno == ENOENT) {
     const std::string parent = parent_path(path);
@@ -275,6 +370,7 @@ Status make_private_directory(const std::string& path) {
 }
 
 Status remove_tree(const std::string& root, const std::string& path) {
+  PAWL_TRY(check_no_address(path));
   const std::string name = last_name(path);
   if (name.empty() || name == "." || name == "..")
     return Error{Code::invalid, text("remove ", path, ": not a plain name")};
@@ -289,7 +385,7 @@ Status remove_tree(const std::string& root, const std::string& path) {
 }
 
 std::string join_path(std::string_view directory, std::string_view name) {
-  if (directory.empty() || name.starts_with('/')) return std::string(name);
+  if (directory.empty() || name.starts_with('/') || is_address(name)) return std::string(name);
   if (name.empty()) return std::string(directory);
   return directory.ends_with('/') ? text(directory, name) : text(directory, '/', name);
 }
@@ -298,6 +394,7 @@ std::string parent_path(std::string_view path) {
   path = without_trailing_slashes(path);
   const std::size_t slash = path.rfind('/');
   if (slash == std::string_view::npos) return ".";
+  if (slash < scheme_bytes(path)) return std::string(path);
   return std::string(slash == 0 ? "/" : without_trailing_slashes(path.substr(0, slash)));
 }
 

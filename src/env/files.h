@@ -3,10 +3,12 @@
 // Nothing here caches. A write is on the disk after File::sync; a name is, after Files::sync_directory.
 // Errors: `not_found`; `full` (no space, quota, descriptors); `invalid` (a path that is refused); `io` for the rest.
 // Every error names the path. Files and the free functions are thread-safe; a File is for one thread at a time.
+// real_files() also reads addresses, such as s3://bucket/key, of the schemes that the program has a reader for.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +46,10 @@ struct OpenOptions {
   bool create = false;     // with mode 0600, if it is not there
   bool truncate = false;   // to nothing
   bool exclusive = false;  // fails `invalid` if it is there
+  // Several threads may call read_at at once, and each call fetches what it asks for and no more. Of a file on a disk both
+  // hold anyway.
+  bool shared = false;
+  const std::atomic<bool>* cancel = nullptr;  // ends a wait for another machine, as `cancelled`
 };
 
 class Files {
@@ -57,10 +63,13 @@ class Files {
   [[nodiscard]] virtual bool exists(const std::string& path) = 0;  // a file or a directory
 };
 
+// Of disks, and of addresses: an address whose scheme nobody reads is `invalid`.
 [[nodiscard]] Files& real_files();
 [[nodiscard]] inline Result<std::unique_ptr<File>> open_file(const std::string& path, OpenOptions options) {
   return real_files().open(path, options);
 }
+
+[[nodiscard]] Result<std::uint64_t> file_size(const std::string& path, Files& files = real_files());
 
 // All of the file. Fails also: `invalid` if it is longer than `size_bytes_max`.
 [[nodiscard]] Result<std::string> read_file(const std::string& path, std::uint64_t size_bytes_max = 64 << 20,
@@ -68,6 +77,14 @@ class Files {
 // Afterwards `path` holds `content`, on the disk too. On any error, or a crash at any instant, it holds what it held.
 [[nodiscard]] Status write_file_atomically(const std::string& path, std::string_view content,
                                            Files& files = real_files());
+
+// --- Addresses.
+[[nodiscard]] bool is_address(std::string_view path);  // SCHEME://...
+// From now on real_files() hands addresses of this scheme ("s3") to `files`, which live as long as the program. Again with
+// the same scheme: the last one counts. Thread-safe.
+void read_addresses_by(std::string scheme, Files& files);
+// Refuses an address where only a folder or a file of this machine will do: `invalid`, with what to do instead.
+[[nodiscard]] Status check_no_address(std::string_view path);
 
 // --- Directories.
 [[nodiscard]] bool path_exists(const std::string& path, Files& files = real_files());
@@ -80,8 +97,9 @@ class Files {
 [[nodiscard]] Status remove_tree(const std::string& root, const std::string& path);
 
 // --- Paths are text: no look at the disk.
-[[nodiscard]] std::string join_path(std::string_view directory, std::string_view name);  // an absolute name wins
-[[nodiscard]] std::string parent_path(std::string_view path);                            // "." for a bare name
+[[nodiscard]] std::string join_path(std::string_view directory,
+                                    std::string_view name);    // an absolute name or address wins
+[[nodiscard]] std::string parent_path(std::string_view path);  // "." for a bare name; an address keeps its host
 [[nodiscard]] std::string last_name(std::string_view path);
 
 }  // namespace pawl

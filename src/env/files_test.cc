@@ -212,5 +212,27 @@ TEST(Paths, AreJoinedAndTakenApart) {
   EXPECT_EQ(last_name("b"), "b");
 }
 
+TEST(Addresses, stay_whole_as_text) {
+  for (const char* path : {"s3://bucket", "s3://bucket/a/b", "gs://x"}) EXPECT_TRUE(is_address(path)) << path;
+  for (const char* path : {"", "s3:/bucket", "://x", "/a://b", "a/s3://b", "./s3://b", "S3://b"})
+    EXPECT_FALSE(is_address(path)) << path;
+  EXPECT_EQ(parent_path("s3://bucket/a/b/"), "s3://bucket/a");
+  EXPECT_EQ(parent_path("s3://bucket/a"), "s3://bucket");
+  EXPECT_EQ(parent_path("s3://bucket"), "s3://bucket");
+  EXPECT_EQ(parent_path("s3://bucket/"), "s3://bucket");
+  EXPECT_EQ(last_name("s3://bucket/a/"), "a");
+  EXPECT_EQ(join_path("s3://bucket", "a"), "s3://bucket/a");
+  EXPECT_EQ(join_path("/folder", "s3://bucket/a"), "s3://bucket/a");
+}
+
+TEST(Addresses, are_refused_where_nobody_reads_them) {
+  const std::string address = "nobody://host/file";
+  EXPECT_EQ(real_files().open(address, {}).error().code, Code::invalid);
+  EXPECT_EQ(real_files().list(address).error().code, Code::invalid);
+  EXPECT_FALSE(real_files().exists(address));
+  EXPECT_EQ(make_directories(address).error().code, Code::invalid);
+  EXPECT_EQ(remove_tree(address, address).error().code, Code::invalid);
+}
+
 }  // namespace
 }  // namespace pawl
