@@ -22,11 +22,27 @@ bool DecodedFiles::drop_one() {
   return true;
 }
 
-Result<DecodedFiles::Bytes> DecodedFiles::decode(const StoredFile& file) {
-  PAWL_ASSIGN(std::unique_ptr<ByteSource> source, open_bytes(file.path));
-  Result<std::string> encoded = read_text(*source, file.offset_bytes, file.length_bytes);
-  if (!encoded) return std::move(encoded).error().within(file.path);
-  Result<std::string> decoded = decode_stored(file, *encoded);
+// Of an address: the version that all others read.
+Result<std::string> DecodedFiles::read_encoded(std::uint32_t number) {
+  const StoredFile& file = (*files_)[number];
+  if (!is_address(file.path)) {
+    PAWL_ASSIGN(const std::unique_ptr<ByteSource> source, open_bytes(file.path));
+    Result<std::string> encoded = read_text(*source, file.offset_bytes, file.length_bytes);
+    if (!encoded) return std::move(encoded).error().within(file.path);
+    return encoded;
+  }
+  PAWL_ASSIGN(const std::shared_ptr<OpenFile> source, opened_.get(number));
+  std::string encoded(file.length_bytes, '\0');
+  PAWL_ASSIGN(const std::size_t got,
+              source->address()->read_at(file.offset_bytes, std::as_writable_bytes(std::span(encoded))));
+  if (got != encoded.size()) return Error{Code::corrupt, text(file.path, ": it ends at ", file.offset_bytes + got)};
+  return encoded;
+}
+
+Result<DecodedFiles::Bytes> DecodedFiles::decode(std::uint32_t number) {
+  const StoredFile& file = (*files_)[number];
+  PAWL_ASSIGN(const std::string encoded, read_encoded(number));
+  Result<std::string> decoded = decode_stored(file, encoded);
   if (!decoded) return std::move(decoded).error().within(text(file.path, " at ", file.offset_bytes));
   return std::make_shared<const std::string>(std::move(*decoded));
 }
@@ -55,7 +71,7 @@ Result<DecodedFiles::Bytes> DecodedFiles::get(std::uint32_t number) {
   held_max_ = std::max(held_max_, held_);
   entries_[number] = {};
   lock.unlock();
-  Result<Bytes> bytes = decode(file);
+  Result<Bytes> bytes = decode(number);
   lock.lock();
   held_ -= bytes ? file.length_bytes : need;
   read_ += file.length_bytes;

@@ -14,15 +14,17 @@
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/reshape/open_files.h"
 #include "checkpoint/view/checkpoint_view.h"
 
 namespace pawl::checkpoint {
 
 class DecodedFiles {
  public:
-  // `files` outlive this object. `stopped` ends the waiting.
-  DecodedFiles(const std::vector<StoredFile>* files, std::uint64_t bytes_max, std::function<bool()> stopped)
-      : files_(files), bytes_max_(bytes_max), stopped_(std::move(stopped)) {}
+  // `files`, and the same ones to be opened, outlive this object. `stopped` ends the waiting.
+  DecodedFiles(const std::vector<StoredFile>* files, OpenFiles& opened, std::uint64_t bytes_max,
+               std::function<bool()> stopped)
+      : files_(files), opened_(opened), bytes_max_(bytes_max), stopped_(std::move(stopped)) {}
 
   using Bytes = std::shared_ptr<const std::string>;
   // Let go of it before asking for another. Fails: `corrupt`; `full` if it can't be held at all; `cancelled`.
@@ -36,10 +38,12 @@ class DecodedFiles {
     Bytes bytes;  // null: being decoded
     std::uint64_t used = 0;
   };
-  [[nodiscard]] Result<Bytes> decode(const StoredFile& file);
+  [[nodiscard]] Result<std::string> read_encoded(std::uint32_t number);
+  [[nodiscard]] Result<Bytes> decode(std::uint32_t number);
   bool drop_one();
 
   const std::vector<StoredFile>* files_;
+  OpenFiles& opened_;
   std::uint64_t bytes_max_;
   std::function<bool()> stopped_;
   std::mutex mutex_;

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <utility>
 #include <vector>
+
+#include "env/files.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -33,6 +36,12 @@ class PlainQueue final : public DiskQueue {
  public:
   void push(const DiskRequest& request) override {
     DiskAnswer answer{.tag = request.tag};
+    if (request.address != nullptr) {
+      Result<std::size_t> got = request.address->read_at(request.offset_bytes, {request.memory, request.size_bytes});
+      if (got) answer.bytes = *got;
+      if (!got) answer.failure = std::move(got).error();
+      return answers_.push_back(std::move(answer));
+    }
     for (;;) {
       std::byte* memory = request.memory + answer.bytes;
       const std::uint64_t size = std::min(request.size_bytes - answer.bytes, kTransferMax);
@@ -45,7 +54,7 @@ class PlainQueue final : public DiskQueue {
   }
 
   DiskAnswer wait() override {
-    const DiskAnswer answer = answers_.front();
+    DiskAnswer answer = std::move(answers_.front());
     answers_.pop_front();
     return answer;
   }

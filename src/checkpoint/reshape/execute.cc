@@ -22,10 +22,11 @@ namespace {
 
 constexpr std::uint64_t kMemoryMin = 256 << 10;
 constexpr std::uint64_t kLanesMax = 32;
-constexpr std::uint64_t kFromMemoryBytes = 4 << 20;  // of a slab: the disk rests until the lanes' first are copied
-constexpr std::uint32_t kSyncsMax = 16;              // at once
-constexpr std::size_t kBatchCopiesMin = 1024;        // at the end of a tensor, this makes a batch
-constexpr std::size_t kBatchCopiesMax = 64 << 10;    // and this anywhere
+constexpr std::uint64_t kAddressLaneBytes = 16 << 20;  // of memory for each lane that reads addresses
+constexpr std::uint64_t kFromMemoryBytes = 4 << 20;    // of a slab: the disk rests until the lanes' first are copied
+constexpr std::uint32_t kSyncsMax = 16;                // at once
+constexpr std::size_t kBatchCopiesMin = 1024;          // at the end of a tensor, this makes a batch
+constexpr std::size_t kBatchCopiesMax = 64 << 10;      // and this anywhere
 
 struct Division {
   std::uint64_t lanes = 1;
@@ -48,8 +49,12 @@ Division divide(const CopySource& source, const CopyTarget& target, const Execut
   std::uint64_t cores = options.threads;
   if (cores == 0) cores = std::max(1u, std::thread::hardware_concurrency());
   out.lanes = has_sources || !target.files.empty() ? std::min(2 * cores, kLanesMax) : cores;
+  // As many requests are under way as there are lanes.
+  const bool has_addresses =
+      has_sources && std::ranges::any_of(*source.files, [](const StoredFile& file) { return is_address(file.path); });
+  if (has_addresses) out.lanes = std::clamp(memory / kAddressLaneBytes, out.lanes, kLanesMax);
   out.lanes = std::clamp<std::uint64_t>(memory / kMemoryMin, 1, out.lanes);
-  out.lane = divide_memory(memory / out.lanes);
+  out.lane = has_addresses ? divide_memory_for_addresses(memory / out.lanes) : divide_memory(memory / out.lanes);
   if (!has_sources && !target.files.empty())
     out.lane.limits.target_bytes = std::min(out.lane.limits.target_bytes, kFromMemoryBytes);
   return out;

@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -1103,6 +1104,152 @@ TEST(CompareCopies, NamesTheTensorAndWhoWroteIt) {
     for (const char* part : {"w", "exp_avg", "rank 3", "rank 4", "3 elements", "[5,0]"})
       EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
   }
+}
+
+// Files at held://: in memory, or of a server that says that they were replaced.
+class HeldFiles final : public Files {
+ public:
+  void hold(const std::string& path, Bytes bytes) { held_[path] = std::move(bytes); }
+  std::atomic<bool> is_stale{false};
+  std::atomic<std::uint64_t> opened{0}, bytes_read{0}, longest{0}, at_once{0}, at_once_max{0};
+
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenOptions options) override {
+    if (!options.shared || options.write) return Error{Code::broken, "not as the executor opens it"};
+    if (!held_.contains(path)) return Error{Code::not_found, path};
+    ++opened;
+    return std::unique_ptr<File>(std::make_unique<Held>(*this, held_[path]));
+  }
+  Status rename(const std::string& /*from*/, const std::string& to) override { return check_no_address(to); }
+  Status remove(const std::string& path) override { return check_no_address(path); }
+  Result<std::vector<std::string>> list(const std::string& path) override { return Error{Code::not_found, path}; }
+  Status sync_directory(const std::string& path) override { return check_no_address(path); }
+  bool exists(const std::string& path) override { return held_.contains(path); }
+
+ private:
+  class Held final : public File {
+   public:
+    Held(HeldFiles& all, const Bytes& bytes) : all_(all), bytes_(bytes) {}
+    Result<std::size_t> read_at(std::uint64_t offset_bytes, std::span<std::byte> buffer) override {
+      if (all_.is_stale) return Error{Code::stale, "the object was replaced"};
+      raise(all_.at_once_max, ++all_.at_once);
+      raise(all_.longest, buffer.size());
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const std::size_t count =
+          offset_bytes >= bytes_.size() ? 0 : std::min(buffer.size(), bytes_.size() - offset_bytes);
+      std::memcpy(buffer.data(), bytes_.data() + offset_bytes, count);
+      all_.bytes_read += count;
+      --all_.at_once;
+      return count;
+    }
+    Result<std::uint64_t> size() override { return bytes_.size(); }
+    Status write_at(std::uint64_t /*offset_bytes*/, std::span<const std::byte> /*bytes*/) override { return {}; }
+    Status sync() override { return {}; }
+    Status truncate(std::uint64_t /*size_bytes*/) override { return {}; }
+    Status close() override { return {}; }
+
+   private:
+    static void raise(std::atomic<std::uint64_t>& most, std::uint64_t value) {
+      for (std::uint64_t now = most; now < value && !most.compare_exchange_weak(now, value);) {
+      }
+    }
+    HeldFiles& all_;
+    const Bytes& bytes_;
+  };
+  std::map<std::string, Bytes> held_;
+};
+
+HeldFiles& held_files() {
+  static HeldFiles files;
+  read_addresses_by("held", files);
+  return files;
+}
+
+// One tensor in a file at `path`, to memory.
+Result<ExecuteReport> read_from(const std::string& path, std::uint64_t size_bytes, StoredFile::Codec codec,
+                                std::uint64_t stored_bytes, Bytes& out, std::uint64_t memory_bytes) {
+  out.assign(size_bytes, std::byte{0});
+  std::vector<StoredFile> files = {{.path = path, .content = {}}};
+  files[0].codec = codec;
+  if (codec != StoredFile::Codec::none) {
+    files[0].length_bytes = stored_bytes;
+    files[0].decoded_bytes = size_bytes;
+  }
+  const CopySource source{&files, [&](std::uint32_t, std::uint32_t) { return BufferPlace{nullptr, 0, 0, size_bytes}; }};
+  CopyTarget target;
+  target.place = [&](std::uint32_t, std::uint32_t) { return BufferPlace{out.data(), 0, 0, size_bytes}; };
+  const Box box = whole_box({size_bytes});
+  const PlannedCopy copy{0, ElementType::uint8, ElementType::uint8, box, {{0, 0, 0, {1}}}, {0, 0, 0, {1}}};
+  ExecuteOptions options;
+  options.memory_bytes = memory_bytes;
+  return execute(stream_of({copy}), source, target, options);
+}
+
+TEST(ExecuteAddresses, AreReadInLongRequestsManyAtOnce) {
+  Random random(11);
+  const Bytes values = random_values(random, ElementType::uint8, 100'000'003);
+  HeldFiles& held = held_files();
+  held.hold("held://h/big", values);
+  held.opened = held.bytes_read = held.longest = held.at_once_max = 0;
+  Bytes out;
+  const Result<ExecuteReport> done =
+      read_from("held://h/big", values.size(), StoredFile::Codec::none, 0, out, std::uint64_t{1} << 30);
+  ASSERT_TRUE(done) << done.error().what;
+  EXPECT_TRUE(out == values);
+  EXPECT_EQ(held.bytes_read, values.size());
+  EXPECT_EQ(done->bytes_read, values.size());
+  EXPECT_GE(held.longest, std::uint64_t{2} << 20);
+  EXPECT_LE(held.longest, std::uint64_t{8} << 20);
+  EXPECT_GE(held.at_once_max, 5u);
+}
+
+TEST(ExecuteAddresses, KeepToTheBudget) {
+  Random random(12);
+  const Bytes values = random_values(random, ElementType::uint8, 3'000'001);
+  HeldFiles& held = held_files();
+  held.hold("held://h/small", values);
+  Bytes out;
+  const Result<ExecuteReport> done =
+      read_from("held://h/small", values.size(), StoredFile::Codec::none, 0, out, std::uint64_t{2} << 20);
+  ASSERT_TRUE(done) << done.error().what;
+  EXPECT_TRUE(out == values);
+  EXPECT_LE(done->buffer_bytes_max, std::uint64_t{2} << 20);
+}
+
+TEST(ExecuteAddresses, AreDecoded) {
+  const std::string words(1'000'000, 'a');
+  Bytes packed(ZSTD_compressBound(words.size()));
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), words.data(), words.size(), 1));
+  const std::uint64_t stored = packed.size();
+  held_files().hold("held://h/zstd", std::move(packed));
+  Bytes out;
+  const auto done =
+      read_from("held://h/zstd", words.size(), StoredFile::Codec::zstd, stored, out, std::uint64_t{64} << 20);
+  ASSERT_TRUE(done) << done.error().what;
+  EXPECT_TRUE(std::ranges::all_of(out, [](std::byte byte) { return byte == std::byte{'a'}; }));
+  const auto cut =
+      read_from("held://h/zstd", words.size(), StoredFile::Codec::zstd, stored + 1, out, std::uint64_t{64} << 20);
+  EXPECT_EQ(cut.error().code, Code::corrupt);
+}
+
+TEST(ExecuteAddresses, TellWhatTheServerSays) {
+  HeldFiles& held = held_files();
+  held.hold("held://h/file", Bytes(1000));
+  Bytes out;
+  EXPECT_EQ(read_from("held://h/none", 1000, StoredFile::Codec::none, 0, out, 1 << 20).error().code, Code::not_found);
+  EXPECT_EQ(read_from("held://h/file", 1001, StoredFile::Codec::none, 0, out, 1 << 20).error().code, Code::corrupt);
+  held.is_stale = true;
+  const Result<ExecuteReport> done = read_from("held://h/file", 1000, StoredFile::Codec::none, 0, out, 1 << 20);
+  held.is_stale = false;
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, Code::stale);
+  EXPECT_EQ(done.error().what, "the object was replaced");
+}
+
+TEST(ExecuteAddresses, AreNoTargets) {
+  CopyTarget target;
+  target.files.push_back({.path = "held://h/new", .size_bytes = 1});
+  target.place = [](std::uint32_t, std::uint32_t) { return BufferPlace{}; };
+  EXPECT_EQ(execute(stream_of({}), {}, target).error().code, Code::invalid);
 }
 
 }  // namespace

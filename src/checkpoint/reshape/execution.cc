@@ -32,10 +32,11 @@ Execution::Execution(const CopySource& source, const CopyTarget& target, const E
                      std::uint64_t decoded_bytes_max, std::size_t slabs_max)
     : options(given),
       stored(source.files),
-      sources(paths_of(source.files), false, given.direct),
-      targets(paths_of(target.files), true, given.direct),
+      sources(paths_of(source.files), false, given.direct, given.cancel),
+      has_addresses(sources.has_addresses()),
+      targets(paths_of(target.files), true, given.direct, given.cancel),
       peers(target.peers),
-      decoded(source.files, decoded_bytes_max, [this] { return stopped(); }),
+      decoded(source.files, sources, decoded_bytes_max, [this] { return stopped(); }),
       slabs(slabs_max),
       reported_ms_(now_ms()) {}
 

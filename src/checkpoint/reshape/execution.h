@@ -24,6 +24,7 @@ class Execution {
   const ExecuteOptions& options;
   const std::vector<StoredFile>* stored;
   OpenFiles sources;
+  const bool has_addresses;  // among the sources
   OpenFiles targets;
   PeerMemory* peers;
   DecodedFiles decoded;

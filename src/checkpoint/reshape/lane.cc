@@ -36,12 +36,18 @@ DiskQueue& Lane::queue() {
   return *queue_;
 }
 
+DiskQueue& Lane::reading_queue() {
+  if (!execution_.has_addresses) return queue();
+  if (!address_queue_) address_queue_ = make_disk_queue(kRequestsMax, false);
+  return *address_queue_;
+}
+
 Status Lane::process(Slab slab) {
   PAWL_TRY(staging_.begin(std::move(slab), slab_));
   PAWL_TRY(sort_sources());
   if (!slab_.pieces.empty()) {
     const std::vector<ReadRange> ranges = join_read_pieces(slab_.pieces, memory_.range_bytes_max(), allowance_);
-    PAWL_TRY(reader_.read(slab_, ranges, queue(), copier_));
+    PAWL_TRY(reader_.read(slab_, ranges, reading_queue(), copier_));
   }
   PAWL_TRY(copier_.copy_encoded(slab_));
   copier_.average(slab_);

@@ -35,10 +35,12 @@ class Lane {
   [[nodiscard]] Status process(Slab slab);
   [[nodiscard]] Status sort_sources();
   [[nodiscard]] DiskQueue& queue();
+  [[nodiscard]] DiskQueue& reading_queue();
 
   Execution& execution_;
   const LaneMemory memory_;
-  std::unique_ptr<DiskQueue> queue_;  // made when a file is read or written
+  std::unique_ptr<DiskQueue> queue_;          // made when a file is read or written
+  std::unique_ptr<DiskQueue> address_queue_;  // instead, to read where there are addresses
   Staging staging_;
   SlabCopier copier_;
   RangeReader reader_;

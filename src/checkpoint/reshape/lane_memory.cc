@@ -29,4 +29,13 @@ LaneMemory divide_memory(std::uint64_t bytes) {
   return memory;
 }
 
+LaneMemory divide_memory_for_addresses(std::uint64_t bytes) {
+  constexpr std::uint64_t kRequestMax = 8 << 20;  // what a connection carries in some tens of round trips
+  LaneMemory memory = divide_memory(bytes);
+  memory.read_buffers = 1;
+  memory.read_buffer_bytes = std::min(kRequestMax, rounded_down(bytes / 4, kDirectUnit));
+  memory.limits.target_bytes = std::min(kRequestMax, memory.limits.target_bytes);
+  return memory;
+}
+
 }  // namespace pawl::checkpoint

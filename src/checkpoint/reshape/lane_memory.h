@@ -17,5 +17,7 @@ struct LaneMemory {
   [[nodiscard]] std::uint64_t range_bytes_max() const;
 };
 [[nodiscard]] LaneMemory divide_memory(std::uint64_t bytes);
+// Of a lane that reads addresses: one long request at a time, since there are many lanes.
+[[nodiscard]] LaneMemory divide_memory_for_addresses(std::uint64_t bytes);
 
 }  // namespace pawl::checkpoint

@@ -65,6 +65,7 @@ Error disk_error(std::string_view verb, std::string_view path, std::uint64_t off
 }
 
 Result<std::shared_ptr<OpenFile>> OpenFile::open(const std::string& path, bool write, bool direct) {
+  PAWL_TRY(check_no_address(path));
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) return disk_error("open", path, 0, errno);
   if (!S_ISREG(found.st_mode)) return Error{Code::invalid, text("open ", path, ": not a regular file")};
@@ -72,7 +73,12 @@ Result<std::shared_ptr<OpenFile>> OpenFile::open(const std::string& path, bool w
   Fd plain(::open(path.c_str(), flags));
   if (!plain.valid()) return disk_error("open", path, 0, errno);
   Fd past_cache(direct ? ::open(path.c_str(), flags | O_DIRECT) : -1);
-  return std::shared_ptr<OpenFile>(new OpenFile(path, std::move(plain), std::move(past_cache)));
+  return std::shared_ptr<OpenFile>(new OpenFile(path, std::move(plain), std::move(past_cache), nullptr));
+}
+
+Result<std::shared_ptr<OpenFile>> OpenFile::open_address(const std::string& path, const std::atomic<bool>* cancel) {
+  PAWL_ASSIGN(std::unique_ptr<File> file, real_files().open(path, {.shared = true, .cancel = cancel}));
+  return std::shared_ptr<OpenFile>(new OpenFile(path, Fd(), Fd(), std::move(file)));
 }
 
 bool OpenFile::is_cached(std::uint64_t offset_bytes, std::uint64_t size_bytes) const {
@@ -82,7 +88,23 @@ bool OpenFile::is_cached(std::uint64_t offset_bytes, std::uint64_t size_bytes) c
   return errno != ENOSYS || is_cached_by_mincore(plain_.get(), offset_bytes, size_bytes);
 }
 
+bool OpenFiles::has_addresses() const {
+  return std::ranges::any_of(paths_, [](const std::string& path) { return is_address(path); });
+}
+
+// Without the lock while it is opened: others need other ones meanwhile. The first of two counts.
+Result<std::shared_ptr<OpenFile>> OpenFiles::get_address(const std::string& path) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = addresses_.find(path); found != addresses_.end()) return found->second;
+  }
+  PAWL_ASSIGN(std::shared_ptr<OpenFile> opened, OpenFile::open_address(path, cancel_));
+  const std::lock_guard lock(mutex_);
+  return addresses_.try_emplace(path, std::move(opened)).first->second;
+}
+
 Result<std::shared_ptr<OpenFile>> OpenFiles::get(std::uint32_t file) {
+  if (!write_ && is_address(paths_[file])) return get_address(paths_[file]);
   const std::lock_guard lock(mutex_);
   if (const auto found = entries_.find(file); found != entries_.end()) {
     latest_.splice(latest_.begin(), latest_, found->second.place);
@@ -99,6 +121,7 @@ Result<std::shared_ptr<OpenFile>> OpenFiles::get(std::uint32_t file) {
 }
 
 Status make_target(const TargetFile& file) {
+  PAWL_TRY(check_no_address(file.path));
   if (file.head.size() > file.size_bytes)
     return Error{Code::invalid, text(file.path, ": its head is longer than the ", file.size_bytes, " bytes of it")};
   const Fd fd(::open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

@@ -102,6 +102,7 @@ Status RangeReader::fill(ReadBuffer& buffer, std::uint64_t number, const Task& t
     const std::uint64_t size = range.end - range.begin;
     PAWL_ASSIGN(std::shared_ptr<OpenFile> file, execution_.sources.get(range.file));
     const DiskRequest request{.fd = file->plain(),
+                              .address = file->address(),
                               .offset_bytes = range.begin,
                               .size_bytes = size,
                               .enough_bytes = size,
@@ -131,6 +132,7 @@ Status RangeReader::settle(ReadBuffer& buffer, const DiskAnswer& answer, const T
     return {};
   }
   --buffer.pending;
+  if (answer.failure) return *answer.failure;
   if (answer.error != 0) return disk_error("read", reading.file->path(), reading.request.offset_bytes, answer.error);
   const ReadRange& range = task.ranges[reading.range];
   if (reading.request.offset_bytes + answer.bytes < range.end)
