@@ -1,5 +1,4 @@
 """The client of object storage against another one's server: moto, which checks signatures as AWS does."""
-import json
 import os
 import pathlib
 import random
@@ -8,37 +7,25 @@ import tempfile
 import unittest
 
 import harness
+import object_store
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 MIB = 1 << 20
 
 
 class S3Test(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        found = subprocess.run([ROOT / "tools" / "setup-moto"], capture_output=True, text=True)
-        if found.returncode != 0:
-            raise unittest.SkipTest(found.stderr.strip().splitlines()[-1])
-        cls.server = subprocess.Popen([found.stdout.strip(), "-B", ROOT / "test" / "moto_server.py"],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                      env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "2"})
-        cls.addClassCleanup(cls.end_server)
-        cls.account = json.loads(cls.server.stdout.readline())
+        cls.server = object_store.ObjectStore()
+        cls.addClassCleanup(cls.server.close)
         folder = tempfile.TemporaryDirectory(prefix="pawl-s3-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
 
-    @classmethod
-    def end_server(cls):
-        cls.server.stdin.close()
-        cls.server.wait(30)
-        cls.server.stdout.close()
-
     def s3(self, *words, secret=None, bucket="checkpoints", summed="crc32c", fails=None):
         """Its output; with `fails`, the code and the text of its error."""
-        environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"],
-                       "AWS_ENDPOINT_URL_S3": self.account["endpoint"], "AWS_ACCESS_KEY_ID": self.account["id"],
-                       "AWS_SECRET_ACCESS_KEY": secret or self.account["secret"]}
+        environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"], **self.server.variables}
+        if secret:
+            environment["AWS_SECRET_ACCESS_KEY"] = secret
         run = subprocess.run([os.environ["S3_TOOL"], bucket, summed, *words], env=environment, capture_output=True,
                              timeout=120)
         if fails is None:
@@ -47,7 +34,7 @@ class S3Test(unittest.TestCase):
         error = run.stdout.decode()
         self.assertEqual(1, run.returncode, error)
         self.assertTrue(error.startswith(fails + ": "), error)
-        self.assertNotIn(self.account["secret"], error)
+        self.assertNotIn(self.server.secret, error)
         return error
 
     def file(self, name, content):

@@ -105,7 +105,8 @@ class Writer(StorageWriter):
         for key in {item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO}:
             self._names[key] = key, OBJECT
         size = sum(_size_bytes(item) for plan in plans for item in plan.items)
-        self._store = _checkpoint.Store(os.path.abspath(self.path), overwrite=self.overwrite, expected_bytes=size)
+        path = self.path if "://" in self.path else os.path.abspath(self.path)  # an address is refused by its own name
+        self._store = _checkpoint.Store(path, overwrite=self.overwrite, expected_bytes=size)
         return [replace(plan, storage_data=self._part(part, {item.index.fqn for item in plan.items}, paths, threads))
                 for part, (plan, threads) in enumerate(zip(plans, _threads_of(plans), strict=True))]
 

@@ -363,8 +363,11 @@ Result<CheckpointView> Opener::open_file(const std::string& path) {
 }
 
 Result<CheckpointView> Opener::open(const std::string& path) {
-  if (!files_.exists(path)) return Error{Code::not_found, text(path, ": no such file or folder")};
-  const std::optional<Names> names = names_in(path);
+  const Result<Names> names = files_.list(path);
+  const bool is_told = is_address(path);  // why, such as that there is no such bucket
+  if (!names && is_told && names.error().code != Code::not_found) return names.error();
+  if (!names && !files_.exists(path))
+    return is_told ? names.error() : Error{Code::not_found, text(path, ": no such file or folder")};
   return names ? open_folder(path, *names) : open_file(path);
 }
 
@@ -372,7 +375,7 @@ Result<CheckpointView> Opener::open(const std::string& path) {
 
 Result<CheckpointView> open_checkpoint(const std::string& path, const ReadOptions& options, Files& files) {
   std::string bare = path;
-  while (bare.size() > 1 && bare.ends_with('/')) bare.pop_back();
+  while (bare.size() > 1 && bare.ends_with('/') && !bare.ends_with("://")) bare.pop_back();
   return Opener(options, files).open(bare);
 }
 

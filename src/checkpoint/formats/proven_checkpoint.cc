@@ -10,6 +10,7 @@
 #include "checkpoint/formats/huggingface/safetensors_writer.h"
 #include "checkpoint/formats/open_checkpoint.h"
 #include "checkpoint/view/pieces.h"
+#include "env/files.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -28,6 +29,25 @@ void take_out_quantised(CheckpointView& view) {
   std::erase_if(view.aliases, [&](const auto& alias) { return taken.contains(alias.second); });
 }
 
+// Without opening it where that isn't needed: a person may see a file and not be let in.
+Result<std::uint64_t> size_of(const std::string& path) {
+  if (is_address(path)) return file_size(path);
+  struct stat found {};
+  if (::stat(path.c_str(), &found) == 0) return static_cast<std::uint64_t>(found.st_size);
+  const int why = errno;
+  Error error = system_error(path, why);
+  if (why == ENOENT) error.code = Code::not_found;
+  return error;
+}
+
+Result<std::uint64_t> stored_size(const std::string& path) {
+  Result<std::uint64_t> size = size_of(path);
+  if (size || size.error().code != Code::not_found) return size;
+  return Error{Code::corrupt, text(path,
+                                   ": this file of the checkpoint is missing; copy the checkpoint again, or take "
+                                   "another one")};
+}
+
 }  // namespace
 
 Result<std::vector<std::uint64_t>> file_sizes_of(const CheckpointView& view) {
@@ -39,16 +59,9 @@ Result<std::vector<std::uint64_t>> file_sizes_of(const CheckpointView& view) {
       continue;
     }
     const auto [at, is_new] = known.try_emplace(file.path, 0);
-    struct stat found {};
-    if (is_new && ::stat(file.path.c_str(), &found) != 0) {
-      const int why = errno;
-      if (why == ENOENT)
-        return Error{Code::corrupt, text(file.path,
-                                         ": this file of the checkpoint is missing; copy the checkpoint again, "
-                                         "or take another one")};
-      return system_error(file.path, why);
+    if (is_new) {
+      PAWL_ASSIGN(at->second, stored_size(file.path));
     }
-    if (is_new) at->second = static_cast<std::uint64_t>(found.st_size);
     sizes.push_back(at->second);
   }
   return sizes;

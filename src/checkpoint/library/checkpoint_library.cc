@@ -24,6 +24,7 @@
 #include "checkpoint/reshape/file_source.h"
 #include "checkpoint/reshape/plan.h"
 #include "env/peer_memory.h"
+#include "env/s3/s3_files.h"
 #include "pawl/checkpoint.h"
 
 struct pawl_checkpoint {
@@ -71,6 +72,7 @@ Result<CheckpointView> renamed(CheckpointView view, const pawl::checkpoint::View
 
 Result<std::unique_ptr<pawl_checkpoint>> open(const char* path, const pawl_checkpoint_open_options* given) {
   if (path == nullptr || *path == '\0') return Error{Code::invalid, "no path"};
+  pawl::s3::read_s3_addresses();
   PAWL_ASSIGN(const pawl::checkpoint::ViewOptions options, pawl::checkpoint::view_options_of(given));
   PAWL_ASSIGN(CheckpointView view, pawl::checkpoint::open_proven(path, options.read));
   auto checkpoint = std::make_unique<pawl_checkpoint>();

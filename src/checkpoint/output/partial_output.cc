@@ -179,6 +179,7 @@ std::string partial_folder(const std::string& path) {
 }
 
 Status PartialOutput::check(const std::string& given, const PartialOptions& options) {
+  PAWL_TRY(check_no_address(given));
   const std::string path = without_slashes(given);
   if (path.empty() || path == "/" || last_name(path) == "." || last_name(path) == "..")
     return Error{Code::invalid, text("\"", given, "\" is not a name for what is to be written")};

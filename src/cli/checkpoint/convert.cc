@@ -24,6 +24,7 @@
 #include "cli/checkpoint/text.h"
 #include "cli/exit_codes.h"
 #include "cli/output.h"
+#include "env/files.h"
 
 namespace pawl::checkpoint {
 namespace {
@@ -168,6 +169,7 @@ Status plan(const ConvertOptions& options, Conversion& conversion) {
 
 Status convert(const ConvertOptions& options, Conversion& conversion) {
   const auto began = std::chrono::steady_clock::now();
+  PAWL_TRY(check_no_address(options.target));
   PAWL_ASSIGN(conversion.view, open_proven(options.source, options.read));
   PAWL_TRY(check_target_is_no_source(conversion.view, options.source, options.target));
   const std::vector<std::string> problems = problems_for(conversion.view, options);

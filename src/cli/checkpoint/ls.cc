@@ -15,6 +15,7 @@ namespace pawl::checkpoint {
 namespace {
 
 std::string local_time(std::int64_t seconds) {
+  if (seconds == 0) return "-";  // an address's isn't known
   const auto time = static_cast<std::time_t>(seconds);
   std::tm parts{};
   char out[32];

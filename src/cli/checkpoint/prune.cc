@@ -109,6 +109,11 @@ void print_text(const Pruned& all, const PruneOptions& options) {
 }  // namespace
 
 int command_prune(const PruneOptions& options) {
+  if (is_address(options.path))
+    return report_checkpoint_error(
+        Error{Code::invalid,
+              text(options.path, ": pawl removes nothing there: let the bucket's lifecycle rules do it")},
+        options.json);
   if (path_exists(join_path(options.path, kStoreMarkerName)))
     return report_checkpoint_error(
         Error{Code::invalid, text(options.path, " is a checkpoint itself: name the folder in which it lies")},
