@@ -304,6 +304,33 @@ class PersistTest(JobTest):
                 self.assertEqual([], self.partial())
                 self.assert_goes_on_as(undisturbed, last)
 
+    def test_a_scheduler_tells_every_process_to_end(self):
+        """As Slurm and systemd do: launcher, control, keepers, daemons and trainers get SIGTERM at the same time."""
+        with self.persisted(100, hold_end=False) as job:
+            self.finish(job)
+        undisturbed, self.folder = self.folder, os.path.join(self.scratch(), "ended")
+        with self.persisted(100000) as job:
+            job.wait_step(60)
+            done = jobs.committed(job.nodes())
+            everyone = [int(name) for name in os.listdir("/proc") if name.isdigit() and self.session(name) ==
+                        os.getsid(job.process.pid)]
+            self.assertGreater(len(everyone), 10)
+            for pid in everyone:
+                os.kill(pid, signal.SIGTERM)
+            self.assertEqual(130, job.wait_end(60), job.tail())
+            self.assert_says(job.output(), "is in " + self.folder)
+        last, = self.published()
+        self.assertGreaterEqual(last, done)
+        self.assert_sound([last])
+        self.assert_goes_on_as(undisturbed, last)
+
+    @staticmethod
+    def session(pid):
+        try:
+            return os.getsid(int(pid))
+        except ProcessLookupError:
+            return None
+
     def test_a_job_that_can_not_go_on_writes_its_last_step(self):
         with self.persisted(100, hold_end=False) as job:
             self.finish(job)

@@ -1,6 +1,7 @@
 // `pawl control`: the embedded control server as a process of its own, until SIGTERM.
 #include <signal.h>
-#include <sys/signalfd.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "base/text.h"
 #include "cli/job/commands.h"
 #include "cli/job/run_directory.h"
+#include "env/end_signals.h"
 #include "env/fd.h"
 #include "env/process.h"
 #include "job/control/server.h"
@@ -28,13 +30,14 @@ int command_control(const ControlCommandOptions& options) {
     if (!token) return report_error(token.error());
     server.token = std::move(token).value();
   }
-  sigset_t wanted;  // blocked before the server makes its threads, so that they inherit it
-  sigemptyset(&wanted);
-  sigaddset(&wanted, SIGTERM);
-  sigaddset(&wanted, SIGINT);
-  sigprocmask(SIG_BLOCK, &wanted, nullptr);
-  const Fd stop(signalfd(-1, &wanted, SFD_CLOEXEC));
-  if (!stop.valid()) return report_error(system_error("control: signalfd", errno));
+  const Fd stop(eventfd(0, EFD_CLOEXEC));
+  if (!stop.valid()) return report_error(system_error("control: eventfd", errno));
+  // What it holds is all that a job knows: one that `pawl run` has started serves until that says so.
+  const Status heeded = on_end_signal(dies_with_its_parent(), [fd = stop.get()](int) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
+  });
+  if (!heeded) return report_error(heeded.error());
   log_to(2, LogLevel::info, "control");
   const Status served = run_control_server(server, stop.get(), [files_max](const std::vector<std::string>& ready) {
     std::string all;

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "env/end_signals.h"
 #include "env/process.h"
 #include "job/daemon/pawld.h"
 #include "job/daemon/pawld_death.h"
@@ -70,6 +71,9 @@ int run_daemon(const DaemonOptions& options) {
   (void)allow_many_files();
   signal(SIGPIPE, SIG_IGN);
   log_to(STDERR_FILENO, LogLevel::info, text("node=", options.node));
+  // A job that is told to end writes a last checkpoint first: when this daemon ends is its keeper's to say.
+  if (Status heeded = on_end_signal(dies_with_its_parent(), [](int signal) { _exit(128 + signal); }); !heeded)
+    log_warn("signals_not_heeded", "why", heeded.error().what);
   const Environment& environment = real_environment();
   if (options.death_fd >= 0)
     if (Status shown = show_death(environment, Fd(options.death_fd)); !shown)
