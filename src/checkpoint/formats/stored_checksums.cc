@@ -227,7 +227,8 @@ Status list_dcp(const std::string& folder, Lister& lister) {
 }
 
 bool is_store(const std::string& folder) {
-  return path_exists(join_path(folder, kStoreMarkerName)) && path_exists(join_path(folder, kStoreManifestName));
+  const Result<std::vector<std::string>> names = real_files().list(folder);
+  return names && is_store_folder(*names);
 }
 
 Status list_store(const std::string& folder, Lister& lister) {

@@ -19,6 +19,11 @@ std::uint32_t crc32c_of(std::string_view bytes) {
   return crc32c(std::as_bytes(std::span(bytes)));
 }
 
+bool is_attempt(std::string_view attempt) {
+  const auto is_plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; };
+  return !attempt.empty() && attempt.size() <= 64 && std::ranges::all_of(attempt, is_plain);
+}
+
 std::string quoted(std::string_view value) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string out = "\"";
@@ -83,10 +88,15 @@ bool scan_file(JsonScan& scan, StoreFile& file) {
   const std::string_view name = file.name;  // what store_file_name() gives, and so no path to elsewhere
   const std::string_view kBegin = "data-", kEnd = ".safetensors";
   std::uint32_t part = 0;
-  if (name.size() <= kBegin.size() + kEnd.size() || !name.starts_with(kBegin) || !name.ends_with(kEnd) ||
-      !parse_number(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()), part) ||
-      store_file_name(part) != name)
-    return scan.fail("a data file has another name than data-<part>.safetensors");
+  bool is_ours = name.size() > kBegin.size() + kEnd.size() && name.starts_with(kBegin) && name.ends_with(kEnd);
+  if (is_ours) {
+    const std::string_view middle = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+    const std::size_t dot = middle.find('.');
+    const std::string_view attempt = dot == middle.npos ? std::string_view() : middle.substr(dot + 1);
+    is_ours = parse_number(middle.substr(0, dot), part) && (dot == middle.npos || is_attempt(attempt)) &&
+              store_file_name(part, attempt) == name;
+  }
+  if (!is_ours) return scan.fail("a data file has another name than data-<part>[.<attempt>].safetensors");
   if (file.header_bytes > file.size_bytes || file.size_bytes >> 62 != 0)
     return scan.fail(text(file.name, ": sizes that cannot be"));
   return true;
@@ -228,9 +238,21 @@ std::string type_text(const StoreManifestTensor& tensor) {
 
 }  // namespace
 
-std::string store_file_name(std::uint32_t part) {
+std::string store_file_name(std::uint32_t part, std::string_view attempt) {
   const std::string digits = text(part);
-  return text("data-", std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0'), digits, ".safetensors");
+  return text("data-", std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0'), digits, attempt.empty() ? "" : ".",
+              attempt, ".safetensors");
+}
+
+std::string store_manifest_name(std::string_view attempt) {
+  return attempt.empty() ? std::string(kStoreManifestName) : text("manifest.", attempt, ".json");
+}
+
+bool is_manifest_name(std::string_view name) {
+  constexpr std::string_view kBegin = "manifest.", kEnd = ".json";
+  if (name == kStoreManifestName) return true;
+  return name.size() > kBegin.size() + kEnd.size() && name.starts_with(kBegin) && name.ends_with(kEnd) &&
+         is_attempt(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()));
 }
 
 std::string store_key(std::string_view name, std::string_view role, const Shape& shape, const Box& box) {
@@ -336,6 +358,7 @@ struct Marker {
   std::uint32_t manifest_crc32c = 0;
   bool has_bytes = false, has_sum = false;
   StoreIdentity identity;
+  std::string manifest = std::string(kStoreManifestName);
 };
 
 bool scan_id(JsonScan& scan, std::string& id) {
@@ -369,6 +392,8 @@ Result<Marker> parse_marker(std::string_view text_of_it) {
       marker.has_bytes = scan.number(marker.manifest_bytes);
     else if (key == "manifest_crc32c")
       marker.has_sum = scan_number(scan, marker.manifest_crc32c);
+    else if (key == "manifest")
+      scan.string(marker.manifest);
     else if (key == "id")
       scan_id(scan, marker.identity.id);
     else if (key == "before")
@@ -380,6 +405,8 @@ Result<Marker> parse_marker(std::string_view text_of_it) {
   }
   if (!scan.finish()) return scan.error().within(std::string(kStoreMarkerName));
   if (!marker.has_bytes || !marker.has_sum) return Error{Code::corrupt, text(kStoreMarkerName, ": a field is missing")};
+  if (!is_manifest_name(marker.manifest))
+    return Error{Code::corrupt, text(kStoreMarkerName, ": names a manifest that is none of a store")};
   return marker;
 }
 
@@ -393,8 +420,9 @@ std::string text_of(const StoreIdentity& identity) {
 
 }  // namespace
 
-std::string marker_of(std::string_view manifest_text, const StoreIdentity& identity) {
-  return text("{\"format\":", quoted(kStoreFormat), ",\"version\":", kStoreVersion,
+std::string marker_of(std::string_view manifest_text, const StoreIdentity& identity, std::string_view manifest_name) {
+  const std::string name = manifest_name == kStoreManifestName ? "" : text(",\"manifest\":", quoted(manifest_name));
+  return text("{\"format\":", quoted(kStoreFormat), ",\"version\":", kStoreVersion, name,
               ",\"manifest_bytes\":", manifest_text.size(), ",\"manifest_crc32c\":", crc32c_of(manifest_text),
               text_of(identity), "}\n");
 }
@@ -403,9 +431,14 @@ Status check_marker(std::string_view marker, std::string_view manifest_text) {
   PAWL_ASSIGN(const Marker known, parse_marker(marker));
   if (known.manifest_bytes != manifest_text.size() || known.manifest_crc32c != crc32c_of(manifest_text))
     return Error{Code::corrupt,
-                 text(kStoreManifestName, ": ", manifest_text.size(), " bytes that are not the ", known.manifest_bytes,
+                 text("its manifest: ", manifest_text.size(), " bytes that are not the ", known.manifest_bytes,
                       " that ", kStoreMarkerName, " makes valid: its checksum differs")};
   return {};
+}
+
+Result<std::string> manifest_name_in(std::string_view marker) {
+  PAWL_ASSIGN(Marker known, parse_marker(marker));
+  return std::move(known.manifest);
 }
 
 Result<StoreIdentity> identity_in(std::string_view marker) {

@@ -32,7 +32,7 @@ inline constexpr std::string_view kSetAsidePrefix = "seat_";
 }
 
 struct StoreFile {
-  std::string name;  // "data-00000.safetensors"
+  std::string name;  // "data-00000.safetensors", in object storage "data-00000.ATTEMPT.safetensors"
   std::uint64_t size_bytes = 0;
   std::uint64_t header_bytes = 0;  // all before the data
   std::uint32_t header_crc32c = 0;
@@ -64,7 +64,11 @@ struct StoreManifest {
   std::string values = "{}";  // JSON, kept as it was given
 };
 
-[[nodiscard]] std::string store_file_name(std::uint32_t part);
+// Names of one attempt to write a checkpoint, where several may lie beside each other. An attempt is of 1 to 64 lower-case letters,
+// digits and '-'; empty: the folder is of one attempt only.
+[[nodiscard]] std::string store_file_name(std::uint32_t part, std::string_view attempt = {});
+[[nodiscard]] std::string store_manifest_name(std::string_view attempt);
+[[nodiscard]] bool is_manifest_name(std::string_view name);  // exactly what that gives, for any attempt
 // Of a piece in its data file: "name/role", and "[0:4,8:16]" behind it unless it is all of the tensor.
 [[nodiscard]] std::string store_key(std::string_view name, std::string_view role, const Shape& shape, const Box& box);
 [[nodiscard]] std::uint64_t piece_bytes(const StoreManifestTensor& tensor, const StoreManifestPiece& piece);
@@ -97,8 +101,11 @@ struct StoreIdentity {
 };
 inline constexpr std::size_t kHistoryMax = 4096;  // of `before`; older ones are not named
 
-// The marker: which manifest it makes valid, and the identity, if there is one.
-[[nodiscard]] std::string marker_of(std::string_view manifest_text, const StoreIdentity& identity = {});
+// The marker: which manifest it makes valid, the identity, if there is one, and the name of the manifest's file unless that is manifest.json.
+[[nodiscard]] std::string marker_of(std::string_view manifest_text, const StoreIdentity& identity = {},
+                                    std::string_view manifest_name = kStoreManifestName);
+// Fails: `corrupt`, also where the name is none of a manifest.
+[[nodiscard]] Result<std::string> manifest_name_in(std::string_view marker);
 // Fails: `corrupt` unless it is that manifest's.
 [[nodiscard]] Status check_marker(std::string_view marker, std::string_view manifest_text);
 // Fails: `corrupt`.

@@ -114,6 +114,29 @@ TEST(StoreManifest, ItsMarkerSaysWhichCheckpointItIsAndWhichWereBefore) {
   EXPECT_FALSE(identity_in(begin + R"("id":")" + std::string(65, 'a') + "\"}"));
 }
 
+TEST(StoreManifest, MayBeOfOneAttemptAmongSeveral) {
+  EXPECT_EQ(store_file_name(3, "1-a9"), "data-00003.1-a9.safetensors");
+  EXPECT_EQ(store_manifest_name("1-a9"), "manifest.1-a9.json");
+  EXPECT_EQ(store_manifest_name(""), kStoreManifestName);
+  StoreManifest manifest = some_manifest();
+  manifest.files[0].name = store_file_name(0, "1-a9");
+  const std::string text = text_of(manifest);
+  ASSERT_TRUE(parse_store_manifest(text)) << parse_store_manifest(text).error().what;
+  const std::string marker = marker_of(text, {}, "manifest.1-a9.json");
+  EXPECT_TRUE(check_marker(marker, text));
+  EXPECT_EQ(manifest_name_in(marker).value(), "manifest.1-a9.json");
+  EXPECT_EQ(manifest_name_in(marker_of(text)).value(), kStoreManifestName);
+  EXPECT_EQ(marker_of(text).find("\"manifest\":"), std::string::npos) << "as it was before";
+  for (const char* bad : {"manifest..json", "manifest.A.json", "../manifest.json", "manifest.a/b.json", "a.json"}) {
+    EXPECT_FALSE(is_manifest_name(bad)) << bad;
+    EXPECT_EQ(manifest_name_in(marker_of(text, {}, bad)).error().code, Code::corrupt) << bad;
+  }
+  for (const char* bad : {"data-00000..safetensors", "data-00000.a.b.safetensors", "data-00000.A.safetensors"}) {
+    manifest.files[0].name = bad;
+    EXPECT_EQ(parse_store_manifest(text_of(manifest)).error().code, Code::corrupt) << bad;
+  }
+}
+
 TEST(StoreManifest, JoinsShares) {
   std::vector<StoreManifest> shares(2);
   shares[0].files = {{"data-00000.safetensors", 100, 20, 1}};

@@ -164,7 +164,7 @@ Status check_files(const std::string& folder, const StoreManifest& manifest, Fil
 }  // namespace
 
 bool is_store_folder(const std::vector<std::string>& names) {
-  return contains(names, kStoreMarkerName) && contains(names, kStoreManifestName);
+  return contains(names, kStoreMarkerName) && std::ranges::any_of(names, is_manifest_name);
 }
 
 bool is_unfinished_store(const std::string& folder, const std::vector<std::string>& names, Files& files) {
@@ -185,13 +185,14 @@ Result<StoreIdentity> read_store_identity(const std::string& folder, Files& file
 }
 
 Result<StoreManifest> read_store_manifest(const std::string& folder, Files& files) {
-  const std::string path = join_path(folder, kStoreManifestName);
   Result<std::string> marker = read_file(join_path(folder, kStoreMarkerName), kMarkerBytesMax, files);
   if (!marker && marker.error().code == Code::not_found)
     return Error{Code::not_found, text(folder, ": no ", kStoreMarkerName, ", which is written last: the save did not ",
                                        "end, or the folder was not copied whole")};
   if (!marker) return std::move(marker).error();
-  PAWL_ASSIGN(const std::string content, read_file(path, kManifestBytesMax, files));
+  const Result<std::string> name = manifest_name_in(*marker);
+  if (!name) return Error{name.error()}.within(folder);
+  PAWL_ASSIGN(const std::string content, read_file(join_path(folder, *name), kManifestBytesMax, files));
   if (Status agrees = check_marker(*marker, content); !agrees) return std::move(agrees).error().within(folder);
   Result<StoreManifest> manifest = parse_store_manifest(content);
   if (!manifest) return std::move(manifest).error().within(folder);
