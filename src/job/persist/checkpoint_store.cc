@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/first_few.h"
 #include "base/json_access.h"
 #include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
@@ -22,6 +20,7 @@
 #include "checkpoint/store/checkpoint_folder.h"
 #include "env/files.h"
 #include "env/random.h"
+#include "job/persist/collected_parts.h"
 #include "job/persist/persist_record.h"
 
 namespace pawl::job {
@@ -32,10 +31,6 @@ constexpr int kRemovalTries = 100;
 constexpr auto kRemovalPause = std::chrono::milliseconds(50);
 constexpr std::size_t kIdBytes = 12;
 constexpr std::uint64_t kBufferBytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t kShareBytesMax = std::uint64_t{1} << 30;
-constexpr std::string_view kClaimName = "pawl-job.json";
-constexpr std::uint64_t kClaimBytesMax = 4096;
-constexpr std::uint64_t kValuesBytesMax = std::uint64_t{64} << 20;
 
 // Beside the folder in which the checkpoint grows: none of these is published.
 std::string share_path(const std::string& folder, Seat seat) {
@@ -64,46 +59,8 @@ std::uint32_t writer_threads() {
   return std::clamp(std::thread::hardware_concurrency() / 8, 1u, 4u);
 }
 
-// What seats hold without writing it must be what another one writes; and what is each seat's own may differ.
-Status check_copies(std::span<const std::string> shares, std::span<const SeatBeside> besides,
-                    checkpoint::StorePublishOptions& options) {
-  bool any = false;
-  for (const SeatBeside& beside : besides) {
-    options.may_differ.insert(beside.own.begin(), beside.own.end());
-    any = any || !beside.sums.empty();
-  }
-  if (!any) return {};
-  std::map<std::pair<std::string, std::string>, std::uint32_t> written;  // of whole tensors
-  for (const std::string& share : shares) {
-    PAWL_ASSIGN(const checkpoint::StoreManifest manifest, checkpoint::parse_store_manifest(share));
-    for (const checkpoint::StoreManifestTensor& tensor : manifest.tensors)
-      for (const checkpoint::StoreManifestPiece& piece : tensor.pieces)
-        if (piece.box == whole_box(tensor.shape)) written.try_emplace({tensor.name, tensor.role}, piece.crc32c);
-  }
-  FirstFew faults;
-  for (std::size_t seat = 0; seat < besides.size(); ++seat)
-    for (const auto& [key, sum] : besides[seat].sums)
-      if (const auto found = written.find(key); found == written.end() || found->second != sum)
-        faults.add(text(key.first, " (", key.second, ") of seat ", seat));
-  if (!faults.any()) return {};
-  return Error{Code::invalid, text("seats hold different values of what they declare as one tensor: ",
-                                   faults.sentence(), "; give it a name of its own on each rank, or make it equal")};
-}
-
-// Whose folder it is, which another job may have taken over.
-Status check_owner(const std::string& folder, const std::string& owner) {
-  const Result<std::string> claim = read_file(join_path(folder, kClaimName), kClaimBytesMax);
-  if (!claim && claim.error().code != Code::not_found) return claim.error();  // it may be another's
-  if (owner.empty() || !claim || *claim == owner) return {};
-  return Error{Code::invalid, text(folder, " belongs to job ", string_in(json::parse(*claim, nullptr, false), "job"),
-                                   " now, which goes on from its checkpoints: this one writes none there any more")};
-}
-
-// What is removed must be this job's without a doubt.
-Status check_claimed(const std::string& folder, const std::string& owner) {
-  if (!path_exists(join_path(folder, kClaimName)))
-    return Error{Code::invalid, text(folder, " holds no ", kClaimName, " that says that it is this job's")};
-  return check_owner(folder, owner);
+Result<std::string> claim_in(const std::string& folder) {
+  return read_file(join_path(folder, kClaimName), kClaimBytesMax);
 }
 
 class FileCheckpoint : public OpenCheckpoint {
@@ -117,29 +74,25 @@ class FileCheckpoint : public OpenCheckpoint {
   const std::string& folder() const override { return store_.folder(); }
 
   Status publish(std::uint32_t seat_count) override {
-    std::vector<std::string> shares;
-    std::vector<SeatBeside> besides;
-    std::string values;
+    CollectedParts parts;
     for (Seat seat(0); seat.value < seat_count; ++seat.value) {
       Result<std::string> share = read_file(share_path(folder(), seat), kShareBytesMax);
       if (!share && share.error().code == Code::not_found)
         return Error{Code::not_found, text("the part of seat ", seat.value, " is not in ", folder(),
                                            ": do all nodes see the same folder at this path?")};
       if (!share) return std::move(share).error();
-      shares.push_back(std::move(*share));
+      parts.shares.push_back(std::move(*share));
       PAWL_ASSIGN(const std::string beside, read_file(beside_path(folder(), seat), kShareBytesMax));
-      PAWL_ASSIGN(besides.emplace_back(), parse_beside(beside));
-      if (values.empty() && path_exists(values_path(folder(), seat))) {
-        PAWL_ASSIGN(values, read_file(values_path(folder(), seat), kValuesBytesMax));
+      PAWL_ASSIGN(parts.besides.emplace_back(), parse_beside(beside));
+      if (parts.values.empty() && path_exists(values_path(folder(), seat))) {
+        PAWL_ASSIGN(parts.values, read_file(values_path(folder(), seat), kValuesBytesMax));
       }
     }
-    PAWL_ASSIGN(checkpoint::StorePublishOptions options, publish_options_of(values));
-    options.equal_boxes = checkpoint::EqualBoxes::keep_first;
-    PAWL_TRY(check_copies(shares, besides, options));
-    PAWL_TRY(check_owner(parent_, owner_));
+    PAWL_ASSIGN(checkpoint::StorePublishOptions options, options_of(parts));
+    PAWL_TRY(check_claim(parent_, claim_in(parent_), owner_));
     options.identity = identity_;
     options.identity.written_ms = wall_ms();
-    return store_.publish(shares, options);
+    return store_.publish(parts.shares, options);
   }
 
  private:
@@ -181,7 +134,7 @@ class FileCheckpointStore : public CheckpointStore {
  public:
   Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder& order) override {
     const std::string& path = order.path;
-    PAWL_TRY(check_owner(parent_path(path), order.owner));
+    PAWL_TRY(check_claim(parent_path(path), claim_in(parent_path(path)), order.owner));
     remove_leftovers(parent_path(path));
     checkpoint::StoreIdentity identity = identity_after(order.before);
     checkpoint::StoreOptions options;
@@ -223,12 +176,12 @@ class FileCheckpointStore : public CheckpointStore {
   }
   Status remove(const checkpoint::ListedCheckpoint& one, const std::string& owner) override {
     be_nice();
-    PAWL_TRY(check_claimed(parent_path(one.path), owner));
+    PAWL_TRY(check_claimed(parent_path(one.path), claim_in(parent_path(one.path)), owner));
     return checkpoint::remove_checkpoint(one.path, one.identity.id);
   }
   Status finish_removals(const std::string& folder, const std::string& owner) override {
     be_nice();
-    PAWL_TRY(check_claimed(folder, owner));
+    PAWL_TRY(check_claimed(folder, claim_in(folder), owner));
     return checkpoint::finish_removals(folder);
   }
 };
@@ -256,13 +209,8 @@ Status claim_checkpoint_folder(const std::string& path, const std::string& job, 
   const auto is_checkpoint = [](const std::string& name) {
     return checkpoint::parse_checkpoint_name(name).has_value();
   };
-  if (const auto found = std::ranges::find_if(names, is_checkpoint); found != names.end() && !resumes) {
-    const std::string whose = there ? string_in(json::parse(*there, nullptr, false), "job") : "";
-    return Error{Code::invalid,
-                 text(path, " holds checkpoints", whose.empty() ? "" : " of job " + whose, " already (", *found,
-                      "), which this job would replace: name another folder, move them away, or go on from the newest "
-                      "(--resume auto)")};
-  }
+  if (const auto found = std::ranges::find_if(names, is_checkpoint); found != names.end() && !resumes)
+    return claimed_by_another(path, there, *found);
   return write_file_atomically(claim, ours);
 }
 
