@@ -5,18 +5,87 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
 #include "checkpoint/formats/native/store_view.h"
 #include "env/temporary_directory.h"
+#include "job/persist/objects_kit.h"
 #include "job/persist/persist_test_job.h"
 
 namespace pawl::job {
 namespace {
 
-class CheckpointStoreTest : public testing::Test {
+// Where a store's checkpoints lie, as the tests look at them.
+class Place {
+ public:
+  virtual ~Place() = default;
+  [[nodiscard]] virtual std::string root() const = 0;
+  [[nodiscard]] virtual CheckpointStore& store() = 0;
+  [[nodiscard]] virtual Status claim(const std::string& job, bool resumes) = 0;
+  // A folder of files with what is at root(), as it is now: where it can be read.
+  [[nodiscard]] virtual std::string files() = 0;
+  virtual void flip(const std::string& file, std::uint64_t at) = 0;  // a path beneath root()
+  [[nodiscard]] virtual std::vector<std::string> leftovers() = 0;    // of no checkpoint that is published
+};
+
+class Folder : public Place {
+ public:
+  std::string root() const override { return directory_.path(); }
+  CheckpointStore& store() override { return *store_; }
+  Status claim(const std::string& job, bool resumes) override {
+    return claim_checkpoint_folder(root(), job, "1", resumes);
+  }
+  std::string files() override { return root(); }
+  void flip(const std::string& file, std::uint64_t at) override {
+    std::fstream stream(directory_.path(file), std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(at));
+    const auto byte = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(static_cast<std::streamoff>(at));
+    stream.put(byte);
+  }
+  std::vector<std::string> leftovers() override {
+    std::vector<std::string> names = *real_files().list(root());
+    std::erase_if(names, [](const auto& name) { return checkpoint::parse_checkpoint_name(name).has_value(); });
+    return names;
+  }
+
+ private:
+  TemporaryDirectory directory_;
+  std::unique_ptr<CheckpointStore> store_ = file_checkpoint_store();
+};
+
+class Bucket : public Place {
+ public:
+  Bucket() : kit_(5 << 20) {}
+  std::string root() const override { return ObjectsKit::root(); }
+  CheckpointStore& store() override { return *store_; }
+  Status claim(const std::string& job, bool resumes) override {
+    return claim_s3_folder(kit_.bucket, root(), job, "1", resumes);
+  }
+  std::string files() override {
+    copy_ = kit_.copied();
+    return copy_->path();
+  }
+  void flip(const std::string& file, std::uint64_t at) override {
+    std::string content = kit_.objects->objects().at("run/" + file);
+    content[at] ^= 1;
+    kit_.objects->replace("run/" + file, content);
+  }
+  std::vector<std::string> leftovers() override { return kit_.leftovers(); }
+
+ private:
+  ObjectsKit kit_;
+  std::unique_ptr<CheckpointStore> store_ = kit_.store();
+  std::unique_ptr<TemporaryDirectory> copy_;
+};
+
+std::unique_ptr<Place> place_named(const std::string& name) {
+  if (name == "folder") return std::make_unique<Folder>();
+  return std::make_unique<Bucket>();
+}
+
+class CheckpointStoreTest : public testing::TestWithParam<const char*> {
  protected:
-  std::string path() const { return directory.path("step-7"); }
+  std::string path() const { return join_path(place->root(), "step-7"); }
 
   Status write(const std::string& folder, std::uint32_t seat) {
     const TestSeat& one = job.seats[seat];
@@ -27,7 +96,7 @@ class CheckpointStoreTest : public testing::Test {
     return store->write(folder, {Seat(seat), pieces, beside, values_in(one.layout, one.payload)}, progress);
   }
   std::unique_ptr<OpenCheckpoint> begin(std::uint64_t attempt = 1) {
-    auto begun = store->begin({path(), attempt, owner, before});
+    auto begun = store->begin(path(), attempt, owner);
     EXPECT_TRUE(begun) << begun.error().what;
     return begun ? std::move(*begun) : nullptr;
   }
@@ -40,47 +109,43 @@ class CheckpointStoreTest : public testing::Test {
     const Status published = open->publish(TestJob::world);
     ASSERT_TRUE(published) << published.error().what;
   }
+  std::string files() { return join_path(place->files(), "step-7"); }
   // What a seat of such a job would get.
   Result<std::vector<std::byte>> read(std::uint32_t seat) {
-    PAWL_ASSIGN(const std::unique_ptr<StoredCheckpoint> stored, store->open(path()));
+    PAWL_ASSIGN(const std::unique_ptr<StoredCheckpoint> stored, open_stored_checkpoint(files()));
     std::vector<std::byte> payload(job.seats[seat].payload.size());
     PartProgress progress;
     PAWL_TRY(stored->read(Seat(seat), job.seats[seat].layout, payload, progress));
     return payload;
   }
-  void flip(const std::string& file, std::uint64_t at) {
-    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-    stream.seekg(static_cast<std::streamoff>(at));
-    const auto byte = static_cast<char>(stream.get() ^ 1);
-    stream.seekp(static_cast<std::streamoff>(at));
-    stream.put(byte);
-  }
 
-  TemporaryDirectory directory;
+  std::unique_ptr<Place> place = place_named(GetParam());
   TestJob job{11};
-  std::string owner, before;
-  std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
+  std::string owner;
+  CheckpointStore* store = &place->store();
 };
 
-TEST_F(CheckpointStoreTest, EverySeatGetsBackWhatItHad) {
+INSTANTIATE_TEST_SUITE_P(Every, CheckpointStoreTest, testing::Values("folder", "bucket"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(CheckpointStoreTest, EverySeatGetsBackWhatItHad) {
   publish();
   for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) {
     const auto payload = read(seat);
     ASSERT_TRUE(payload) << payload.error().what;
     EXPECT_EQ(*payload, job.seats[seat].payload) << seat;
-    const auto known = (*store->open(path()))->seat(Seat(seat));
+    const auto known = (*open_stored_checkpoint(files()))->seat(Seat(seat));
     ASSERT_TRUE(known) << known.error().what;
     EXPECT_EQ(known->layout, job.seats[seat].text);
     EXPECT_EQ(known->info, (SeatInfo{seat + 100, 4096}));
   }
-  EXPECT_TRUE(checkpoint::prove_store(path())->wrong.empty());
-  const auto left = real_files().list(directory.path());
-  EXPECT_EQ(*left, (std::vector<std::string>{"step-7"})) << "shares, values or a partial folder were left";
+  EXPECT_TRUE(checkpoint::prove_store(files())->wrong.empty());
+  EXPECT_EQ(place->leftovers(), std::vector<std::string>()) << "shares, values or a partial folder were left";
 }
 
-TEST_F(CheckpointStoreTest, HasTheValuesAndAliasesOfTheLowestSeat) {
+TEST_P(CheckpointStoreTest, HasTheValuesAndAliasesOfTheLowestSeat) {
   publish();
-  const auto manifest = checkpoint::read_store_manifest(path());
+  const auto manifest = checkpoint::read_store_manifest(files());
   ASSERT_TRUE(manifest) << manifest.error().what;
   EXPECT_EQ(manifest->values, R"({"step":7})");
   ASSERT_EQ(manifest->aliases.size(), 1u);
@@ -88,12 +153,16 @@ TEST_F(CheckpointStoreTest, HasTheValuesAndAliasesOfTheLowestSeat) {
 }
 
 // Axes, tensors, types and what is declared equal are drawn; some tensors are large enough to be cut among their writers.
-TEST(CheckpointOfAnyJob, GivesEachSeatBackWhatItHad) {
-  const std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
+class CheckpointOfAnyJob : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Every, CheckpointOfAnyJob, testing::Values("folder", "bucket"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(CheckpointOfAnyJob, GivesEachSeatBackWhatItHad) {
   for (std::uint64_t seed = 1; seed <= 14; ++seed) {
     const RandomJob job(seed, seed % 2 == 0);
-    const TemporaryDirectory directory;
-    const auto open = store->begin({directory.path("step-7"), 1, "", ""});
+    const std::unique_ptr<Place> place = place_named(GetParam());
+    CheckpointStore* const store = &place->store();
+    const auto open = store->begin(join_path(place->root(), "step-7"), 1, "");
     ASSERT_TRUE(open) << open.error().what;
     PartProgress progress;
     for (std::uint32_t seat = 0; seat < job.world; ++seat) {
@@ -106,7 +175,7 @@ TEST(CheckpointOfAnyJob, GivesEachSeatBackWhatItHad) {
     }
     const Status published = (*open)->publish(job.world);
     ASSERT_TRUE(published) << seed << ": " << published.error().what;
-    const auto stored = store->open(directory.path("step-7"));
+    const auto stored = open_stored_checkpoint(join_path(place->files(), "step-7"));
     ASSERT_TRUE(stored) << seed << ": " << stored.error().what;
     for (std::uint32_t seat = 0; seat < job.world; ++seat) {
       const TestSeat& one = job.seats[seat];
@@ -119,17 +188,17 @@ TEST(CheckpointOfAnyJob, GivesEachSeatBackWhatItHad) {
 }
 
 // Each seat has its own; the checkpoint has the lowest's under the plain name.
-TEST_F(CheckpointStoreTest, OfABufferThatAllHaveTheLowestsCounts) {
+TEST_P(CheckpointStoreTest, OfABufferThatAllHaveTheLowestsCounts) {
   publish();
-  const auto manifest = checkpoint::read_store_manifest(path());
+  const auto manifest = checkpoint::read_store_manifest(files());
   for (const auto& tensor : manifest->tensors) {
     if (tensor.role != "buffer") continue;
     ASSERT_EQ(tensor.pieces.size(), 1u);
-    EXPECT_EQ(manifest->files[tensor.pieces[0].file].name, checkpoint::store_file_name(0));
+    EXPECT_TRUE(manifest->files[tensor.pieces[0].file].name.starts_with("data-00000."));
   }
 }
 
-TEST_F(CheckpointStoreTest, APartThatIsMissingIsNamedAndNothingIsPublished) {
+TEST_P(CheckpointStoreTest, APartThatIsMissingIsNamedAndNothingIsPublished) {
   {
     const auto open = begin();
     for (const std::uint32_t seat : {0u, 1u, 3u}) ASSERT_TRUE(write(open->folder(), seat));
@@ -138,10 +207,11 @@ TEST_F(CheckpointStoreTest, APartThatIsMissingIsNamedAndNothingIsPublished) {
     EXPECT_EQ(published.error().code, Code::not_found);
     EXPECT_NE(published.error().what.find("the part of seat 2 is not in"), std::string::npos) << published.error().what;
   }
-  EXPECT_TRUE(real_files().list(directory.path())->empty());
+  EXPECT_EQ(place->leftovers(), std::vector<std::string>());
+  EXPECT_FALSE(open_stored_checkpoint(files()));
 }
 
-TEST_F(CheckpointStoreTest, WhoIsLateWithAnEarlierAttemptWritesNothing) {
+TEST_P(CheckpointStoreTest, WhoIsLateWithAnEarlierAttemptWritesNothing) {
   std::string earlier;
   {
     const auto open = begin(1);
@@ -156,43 +226,20 @@ TEST_F(CheckpointStoreTest, WhoIsLateWithAnEarlierAttemptWritesNothing) {
   EXPECT_EQ(*read(1), job.seats[1].payload);
 }
 
-TEST_F(CheckpointStoreTest, WhatAKilledRootHasLeftIsRemovedAndWhatALivingOneHasIsNot) {
+TEST(CheckpointsInAFolder, WhatAKilledRootHasLeftIsRemovedAndWhatALivingOneHasIsNot) {
+  const TemporaryDirectory directory;
+  const std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
   const std::string left = directory.path("step-3.pawl-partial");
   std::filesystem::create_directories(join_path(left, "attempt-1"));
   std::ofstream(join_path(left, "attempt-1/data-00000.safetensors")) << "half";
-  const auto living = store->begin({directory.path("step-5"), 1, "", ""});
+  const auto living = store->begin(directory.path("step-5"), 1, "");
   ASSERT_TRUE(living);
-  publish();
+  ASSERT_TRUE(store->begin(directory.path("step-7"), 1, ""));
   EXPECT_FALSE(path_exists(left));
   EXPECT_TRUE(path_exists((*living)->folder()));
 }
 
-// Each names those of its history that are there: by ids, since a number may be written again.
-TEST_F(CheckpointStoreTest, EachSaysWhichWereBeforeIt) {
-  const auto save = [&](std::uint64_t step, const std::string& after) {
-    const auto open = store->begin({directory.path(text("step-", step)), step, "", after});
-    for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) EXPECT_TRUE(write((*open)->folder(), seat));
-    EXPECT_TRUE((*open)->publish(TestJob::world));
-    return *checkpoint::read_store_identity(directory.path(text("step-", step)));
-  };
-  using Names = std::vector<checkpoint::StoreName>;
-  const auto first = save(1, directory.path("step-0"));
-  EXPECT_EQ(first.before, Names()) << "nothing is there of what is said to be before it";
-  EXPECT_EQ(first.id.size(), 24u);
-  const auto second = save(2, directory.path("step-1"));
-  EXPECT_EQ(second.before, (Names{{1, first.id}}));
-  const auto third = save(3, directory.path("step-2"));
-  EXPECT_EQ(third.before, (Names{{2, second.id}, {1, first.id}}));
-  EXPECT_GE(third.written_ms, second.written_ms);
-  const auto listed = *store->list(directory.path());
-  ASSERT_TRUE(store->remove(listed[0], "").error().what.find("pawl-job.json") != std::string::npos);
-  std::filesystem::remove_all(directory.path("step-1"));
-  const auto other = save(4, directory.path("step-2"));
-  EXPECT_EQ(other.before, (Names{{2, second.id}})) << "what is gone is not named, and 3 was left behind";
-  EXPECT_NE(save(3, directory.path("step-2")).id, third.id) << "a step that is written again is another one";
-}
-
-TEST_F(CheckpointStoreTest, TakesThePlaceOfTheOneThatStandsThere) {
+TEST_P(CheckpointStoreTest, TakesThePlaceOfTheOneThatStandsThere) {
   publish();
   job = TestJob(12);
   publish();
@@ -200,7 +247,7 @@ TEST_F(CheckpointStoreTest, TakesThePlaceOfTheOneThatStandsThere) {
 }
 
 // What memory would give back to each seat as it was, a checkpoint would give back as the lowest one had it.
-TEST_F(CheckpointStoreTest, SeatsThatDifferInWhatIsOneTensorAreRefusedByName) {
+TEST_P(CheckpointStoreTest, SeatsThatDifferInWhatIsOneTensorAreRefusedByName) {
   for (const char* name : {"not declared equal", "cut by tp"}) {  // one seat writes it; both do
     job = TestJob(11);
     for (LayoutEntry& entry : job.seats[2].layout.entries) {
@@ -219,47 +266,73 @@ TEST_F(CheckpointStoreTest, SeatsThatDifferInWhatIsOneTensorAreRefusedByName) {
   }
 }
 
-TEST_F(CheckpointStoreTest, AFolderThatAnotherJobHasClaimedGetsNothingMore) {
-  ASSERT_TRUE(claim_checkpoint_folder(directory.path(), "a", "1"));
+TEST_P(CheckpointStoreTest, AFolderThatAnotherJobHasClaimedGetsNothingMore) {
+  ASSERT_TRUE(place->claim("a", false));
   owner = claim_text("a", "1");
   const auto open = begin();
   for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) ASSERT_TRUE(write(open->folder(), seat));
-  ASSERT_TRUE(claim_checkpoint_folder(directory.path(), "b", "1", true));
+  ASSERT_TRUE(place->claim("b", true));
   const Status late = open->publish(TestJob::world);
   ASSERT_FALSE(late);
   EXPECT_NE(late.error().what.find("belongs to job b now"), std::string::npos) << late.error().what;
-  EXPECT_FALSE(store->begin({directory.path("step-9"), 1, owner, ""}));
+  EXPECT_FALSE(store->begin(join_path(place->root(), "step-9"), 1, owner));
 }
 
-TEST_F(CheckpointStoreTest, OnlyTheJobWhoseFolderItIsRemovesCheckpoints) {
+TEST_P(CheckpointStoreTest, OnlyTheJobWhoseFolderItIsRemovesCheckpoints) {
   owner = claim_text("a", "1");
-  const std::string folder = directory.path();
-  const std::string left = path() + ".pawl-removed";
+  const std::string folder = place->root();
   publish();
-  std::filesystem::create_directory(left);
-  const checkpoint::ListedCheckpoint listed = store->list(folder)->front();
-  EXPECT_EQ(store->remove(listed, owner).error().code, Code::invalid) << "nobody has claimed it";
-  ASSERT_TRUE(claim_checkpoint_folder(folder, "b", "1", true));
-  EXPECT_EQ(store->remove(listed, owner).error().code, Code::invalid);
+  EXPECT_EQ(store->remove(folder, Step(7), owner).error().code, Code::invalid) << "nobody has claimed it";
+  ASSERT_TRUE(place->claim("b", true));
+  EXPECT_EQ(store->remove(folder, Step(7), owner).error().code, Code::invalid);
   EXPECT_EQ(store->finish_removals(folder, owner).error().code, Code::invalid);
-  EXPECT_TRUE(path_exists(path()));
-  EXPECT_TRUE(path_exists(left));
-  ASSERT_TRUE(claim_checkpoint_folder(folder, "a", "1", true));
+  EXPECT_TRUE(read(1));
+  ASSERT_TRUE(place->claim("a", true));
   EXPECT_TRUE(store->finish_removals(folder, owner));
-  EXPECT_FALSE(path_exists(left));
   ASSERT_EQ(store->list(folder)->size(), 1u);
-  EXPECT_TRUE(store->remove(listed, owner));
+  EXPECT_TRUE(store->list(folder)->at(0).finished);
+  EXPECT_EQ(store->list(folder)->at(0).damage, "");
+  EXPECT_EQ(store->list(folder)->at(0).path, path());
+  EXPECT_FALSE(store->remove(folder, Step(8), owner));
+  EXPECT_TRUE(store->remove(folder, Step(7), owner));
   EXPECT_EQ(store->list(folder)->size(), 0u);
 }
 
-TEST_F(CheckpointStoreTest, ADamagedByteIsNeverReturned) {
+TEST_P(CheckpointStoreTest, AFolderBelongsToOneJobAsLongAsItHasCheckpoints) {
+  ASSERT_TRUE(place->claim("a", false));
+  ASSERT_TRUE(place->claim("a", false)) << "its other nodes do so, too";
+  ASSERT_TRUE(place->claim("b", false)) << "nothing would be replaced";
   publish();
-  const auto manifest = checkpoint::read_store_manifest(path());
+  ASSERT_TRUE(place->claim("b", false));
+  const Status refused = place->claim("c", false);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("holds checkpoints of job b already (step-7)"), std::string::npos)
+      << refused.error().what;
+  EXPECT_TRUE(place->claim("c", true));
+}
+
+TEST(CheckpointsInAFolder, OnlyTheJobWhoseFolderItIsFinishesRemovals) {
+  const TemporaryDirectory directory;
+  const std::unique_ptr<CheckpointStore> store = file_checkpoint_store();
+  const std::string owner = claim_text("a", "1");
+  const std::string left = directory.path("step-7.pawl-removed");
+  std::filesystem::create_directory(left);
+  ASSERT_TRUE(claim_checkpoint_folder(directory.path(), "b", "1"));
+  EXPECT_EQ(store->finish_removals(directory.path(), owner).error().code, Code::invalid);
+  EXPECT_TRUE(path_exists(left));
+  ASSERT_TRUE(claim_checkpoint_folder(directory.path(), "a", "1", true));
+  EXPECT_TRUE(store->finish_removals(directory.path(), owner));
+  EXPECT_FALSE(path_exists(left));
+}
+
+TEST_P(CheckpointStoreTest, ADamagedByteIsNeverReturned) {
+  publish();
+  const auto manifest = checkpoint::read_store_manifest(files());
   std::size_t tried = 0;
   for (const auto& tensor : manifest->tensors)
     for (const auto& piece : tensor.pieces) {
-      const std::string file = join_path(path(), manifest->files[piece.file].name);
-      flip(file, piece.offset_bytes);
+      const std::string file = join_path("step-7", manifest->files[piece.file].name);
+      place->flip(file, piece.offset_bytes);
       bool noticed = false;
       for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) {
         const auto payload = read(seat);
@@ -267,20 +340,21 @@ TEST_F(CheckpointStoreTest, ADamagedByteIsNeverReturned) {
         const bool right = payload ? *payload == job.seats[seat].payload : payload.error().code == Code::corrupt;
         EXPECT_TRUE(right) << tensor.name << " " << tensor.role;
         if (tensor.role == kSeatLayoutRole || tensor.role == kSeatInfoRole)
-          noticed = noticed || !(*store->open(path()))->seat(Seat(seat));
+          noticed = noticed || !(*open_stored_checkpoint(files()))->seat(Seat(seat));
       }
       const bool is_unread = tensor.role == "buffer";  // seats have theirs in what is their own
       EXPECT_EQ(noticed, !is_unread) << tensor.name << " " << tensor.role;
-      flip(file, piece.offset_bytes);
+      place->flip(file, piece.offset_bytes);
       ++tried;
     }
   EXPECT_GT(tried, 15u);
   EXPECT_EQ(*read(0), job.seats[0].payload);
 }
 
-TEST_F(CheckpointStoreTest, WhatIsOfAnotherJobIsRefusedWithTheTensor) {
+TEST_P(CheckpointStoreTest, WhatIsOfAnotherJobIsRefusedWithTheTensor) {
   publish();
-  const auto stored = store->open(path());
+  const auto stored = open_stored_checkpoint(files());
+  EXPECT_EQ((*stored)->seat(Seat(4)).error().code, Code::not_found);
   SeatLayout other = job.seats[1].layout;
   other.entries[0].shape = {7, 1};
   other.entries[1].name = "renamed";
@@ -293,7 +367,7 @@ TEST_F(CheckpointStoreTest, WhatIsOfAnotherJobIsRefusedWithTheTensor) {
             std::string::npos)
       << refused.error().what;
   EXPECT_NE(refused.error().what.find("renamed (weight) is not there"), std::string::npos) << refused.error().what;
-  EXPECT_FALSE(store->open(directory.path("nothing")));
+  EXPECT_FALSE(open_stored_checkpoint(join_path(place->files(), "nothing")));
 }
 
 TEST(Claim, AFolderBelongsToOneJobAsLongAsItHasCheckpoints) {
