@@ -20,6 +20,7 @@
 #include "env/network.h"
 #include "env/random.h"
 #include "job/daemon/keeper_output.h"
+#include "job/persist/checkpoint_places.h"
 #include "job/persist/checkpoint_store.h"
 #include "job/persist/persist_record.h"
 #include "job/recovery/classes.h"
@@ -167,6 +168,7 @@ Result<std::uint64_t> grace_of(std::string_view grace) {
 }
 
 std::string absolute(const std::string& path) {
+  if (is_in_object_storage(path)) return path.substr(0, path.find_last_not_of('/') + 1);
   const char* here = std::getenv("PWD");
   return path.empty() || path.front() == '/' ? path : text(here != nullptr ? here : ".", "/", path);
 }
@@ -206,14 +208,17 @@ Status name_resume(const RunOptions& options, JobSpec& spec) {
     return usage(
         "--resume auto: name the folder of the checkpoints with --checkpoint DIR, or the checkpoint itself with "
         "--resume DIR/step-N");
-  std::string folder = absolute(automatic ? options.checkpoint : parent_path(options.resume));
-  if (automatic && !path_exists(folder)) return {};
-  PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> listed, checkpoint::list_checkpoints(folder));
+  std::string folder = absolute(automatic ? options.checkpoint : parent_path(absolute(options.resume)));
+  if (!automatic && !path_exists(folder) && !is_in_object_storage(folder))
+    return usage(text("--resume ", options.resume, ": ", folder, " is not there"));
+  Result<std::vector<checkpoint::ListedCheckpoint>> found = list_job_checkpoints(folder);
+  if (!found) return std::move(found).error().within("--resume");
+  const std::vector<checkpoint::ListedCheckpoint> listed = std::move(*found);
   std::vector<Step> steps = sound_in(listed);
   if (automatic) {
     PAWL_ASSIGN(steps, newest_history(listed));
   } else {
-    const std::string path = join_path(folder, last_name(options.resume));
+    const std::string path = join_path(folder, last_name(absolute(options.resume)));
     std::erase_if(steps, [&](Step step) { return checkpoint_path(folder, step) != path; });
     if (steps.empty())
       return usage(text("--resume ", options.resume,
@@ -274,7 +279,7 @@ Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   }
   const bool goes_on =
       spec.checkpoints.resume_step > Step(0) && parent_path(spec.checkpoints.resume_path) == spec.checkpoints.path;
-  if (Status claimed = claim_checkpoint_folder(spec.checkpoints.path, spec.job, spec.token_digest, goes_on); !claimed)
+  if (Status claimed = claim_checkpoints(spec.checkpoints.path, spec.job, spec.token_digest, goes_on); !claimed)
     return std::move(claimed).error().within("--checkpoint");
   return {};
 }
@@ -388,7 +393,10 @@ Status place_nodes(const RunOptions& options, LaunchPlan& plan, Fabric& fabric) 
   if (count > kFabricNodesMax)
     return usage(text(count, " nodes on one machine: at most ", kFabricNodesMax, " are possible"));
   std::string why = "switched off";
-  if (options.namespaces != Namespaces::off) {
+  if (is_in_object_storage(options.checkpoint) || is_in_object_storage(options.resume)) {
+    why = "object storage can't be reached from them";
+    if (options.namespaces == Namespaces::require) return usage(text("--namespaces require: ", why));
+  } else if (options.namespaces != Namespaces::off) {
     Result<Fabric> made = make_fabric(count);
     plan.namespaces = made.has_value();
     if (made)

@@ -13,6 +13,7 @@
 #include "env/process.h"
 #include "job/daemon/pawld.h"
 #include "job/daemon/pawld_death.h"
+#include "job/persist/checkpoint_places.h"
 
 namespace pawl::job {
 namespace {
@@ -58,7 +59,7 @@ DaemonLines lines_of(const DaemonOptions& options, const Environment& environmen
   lines.connect_control = [endpoints = options.control, &environment](const std::string& token) {
     return connect_control(endpoints, {.deadline = kControlDeadline, .token = token, .environment = &environment});
   };
-  lines.checkpoints = file_checkpoint_store();
+  lines.checkpoints = checkpoint_store_by_path();
   lines.exit = [](int code) { _exit(code); };
   if (const char* command = std::getenv("PAWL_HEALTH_CHECK"); command != nullptr && *command != '\0')
     lines.probe = [command = std::string(command), node = options.node] { return run_probe(command, node); };
