@@ -1,9 +1,5 @@
 #include "job/persist/checkpoint_store.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -21,12 +17,12 @@
 #include "env/files.h"
 #include "env/random.h"
 #include "job/persist/collected_parts.h"
+#include "job/persist/least_priority.h"
 #include "job/persist/persist_record.h"
 
 namespace pawl::job {
 namespace {
 
-constexpr int kNice = 19;
 constexpr int kRemovalTries = 100;
 constexpr auto kRemovalPause = std::chrono::milliseconds(50);
 constexpr std::size_t kIdBytes = 12;
@@ -41,11 +37,6 @@ std::string beside_path(const std::string& folder, Seat seat) {
 }
 std::string values_path(const std::string& folder, Seat seat) {
   return text(folder, "-values-", seat.value);
-}
-
-// Of this task, and of the threads that it begins. Idle would be less still, and starve where trainers take every core.
-void be_nice() {
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
 }
 
 std::uint64_t wall_ms() {

@@ -1,12 +1,15 @@
 #include "job/persist/s3_checkpoint_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +19,7 @@
 #include "env/files.h"
 #include "env/s3/s3_url.h"
 #include "job/persist/collected_parts.h"
+#include "job/persist/least_priority.h"
 #include "job/persist/persist_record.h"
 
 namespace pawl::job {
@@ -29,6 +33,7 @@ constexpr std::uint64_t kMarkerBytesMax = 4096;
 constexpr std::uint64_t kNoteBytesMax = 4096;
 constexpr std::string_view kRemovedName = "removed";             // its removal has begun
 constexpr std::uint64_t kLastAttempts = std::uint64_t{1} << 40;  // from there on: those of the end of a job
+constexpr std::size_t kRequestsMax = 16;                         // of small ones at once
 constexpr auto kMarkerMax = std::chrono::seconds(60);
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -103,12 +108,27 @@ Status put_text(S3Bucket& bucket, const std::string& key, std::string_view conte
   return {};
 }
 
-// The first error, after having tried all.
-Status remove_all(S3Bucket& bucket, const std::vector<std::string>& keys) {
+// Many requests at once, since each of them only waits most of the time. The first error, after having tried all.
+Status for_each_at_once(std::size_t count, const std::function<Status(std::size_t)>& ask) {
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
   Status first;
-  for (const std::string& key : keys)
-    if (Status removed = bucket.remove(key, {}); !removed && first) first = std::move(removed);
+  const auto work = [&] {
+    for (std::size_t i = next++; i < count; i = next++) {
+      Status done = ask(i);
+      const std::lock_guard lock(mutex);
+      if (!done && first) first = std::move(done);
+    }
+  };
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < std::min(count, kRequestsMax); ++i) others.emplace_back(work);
+  work();
+  for (std::thread& thread : others) thread.join();
   return first;
+}
+
+Status remove_all(S3Bucket& bucket, const std::vector<std::string>& keys) {
+  return for_each_at_once(keys.size(), [&](std::size_t i) { return bucket.remove(keys[i], {}); });
 }
 
 Result<std::string> claim_in(S3Bucket& bucket, const std::string& folder) {
@@ -182,7 +202,8 @@ class S3Checkpoint : public OpenCheckpoint {
     PAWL_TRY(put_text(bucket_, place_.manifest(), content));
     PAWL_TRY(check_claim(parent_, claim_in(bucket_, parent_), owner_));
     PAWL_ASSIGN(const std::optional<Marker> before, marker_at(bucket_, place_.marker()));
-    if (const auto note = bucket_.head(place_.note(), {}); !note) return note.error();  // another attempt has begun
+    if (const auto note = bucket_.head(place_.note(), {}); !note)
+      return Error(note.error()).within(text("publish ", folder_, ": perhaps another attempt has begun"));
     PAWL_TRY(mark(checkpoint::marker_of(content, checkpoint::store_manifest_name(place_.attempt)), !before));
     clean([this](const std::string& attempt, std::string_view name) {
       return attempt != place_.attempt || !(name.starts_with("data-") || name.starts_with("manifest"));
@@ -193,15 +214,20 @@ class S3Checkpoint : public OpenCheckpoint {
  private:
   Result<CollectedParts> collect(std::uint32_t seat_count) {
     CollectedParts parts;
-    for (Seat seat(0); seat.value < seat_count; ++seat.value) {
+    parts.shares.resize(seat_count);
+    parts.besides.resize(seat_count);
+    PAWL_TRY(for_each_at_once(seat_count, [&](std::size_t i) -> Status {
+      const Seat seat(static_cast<std::uint32_t>(i));
       Result<std::string> share = read_object(bucket_, place_.share(seat), kShareBytesMax);
       if (!share && share.error().code == Code::not_found)
         return Error{Code::not_found, text("the part of seat ", seat.value, " is not in ", folder_)};
       if (!share) return std::move(share).error();
-      parts.shares.push_back(std::move(*share));
+      parts.shares[i] = std::move(*share);
       PAWL_ASSIGN(const std::string beside, read_object(bucket_, place_.beside(seat), kShareBytesMax));
-      PAWL_ASSIGN(parts.besides.emplace_back(), parse_beside(beside));
-      if (!parts.values.empty()) continue;
+      PAWL_ASSIGN(parts.besides[i], parse_beside(beside));
+      return {};
+    }));
+    for (Seat seat(0); seat.value < seat_count && parts.values.empty(); ++seat.value) {  // the lowest one's, mostly
       Result<std::string> values = read_object(bucket_, place_.values(seat), kValuesBytesMax);
       if (values) parts.values = std::move(*values);
       if (!values && values.error().code != Code::not_found) return std::move(values).error();
@@ -278,6 +304,7 @@ class S3CheckpointStore : public CheckpointStore {
   }
 
   Status write(const std::string& folder, const SeatPart& part, PartProgress& progress) override {
+    be_nice();
     PAWL_TRY(check_bucket(folder));
     PAWL_ASSIGN(const Place place, place_of(folder));
     const auto failed = [&](Error error) { return std::move(error).within(text("save part ", part.seat.value)); };

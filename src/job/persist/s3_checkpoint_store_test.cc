@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <optional>
 
 #include "base/crc32c.h"
@@ -99,7 +100,9 @@ TEST_F(S3CheckpointStoreTest, OldOrNewIsThereWhateverRequestFails) {
 TEST_F(S3CheckpointStoreTest, ReadersSeeOldOrNewAfterEachRequest) {
   ASSERT_TRUE(persist(before, 1));
   std::uint64_t was_new = 0;
+  std::mutex mutex;
   kit.objects->fault = [&](std::uint64_t, const HttpRequest&) {
+    const std::lock_guard lock(mutex);
     const bool is_new = holds(after);
     EXPECT_TRUE(is_new || (was_new == 0 && holds(before)));
     was_new += is_new ? 1 : 0;
