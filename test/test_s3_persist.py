@@ -1,6 +1,7 @@
 """The job writes its own checkpoints to object storage, which moto plays, and goes on from what lay there."""
 import os
 import subprocess
+import time
 
 import harness
 from harness import JobTest, run_pawl
@@ -96,6 +97,33 @@ class S3PersistTest(JobTest):
             self.assertEqual(begins + 1, min(line["step"] for line in job.run().lines))
         code, said = run_pawl("diff", os.path.join(folder, f"step-{STEPS}"), os.path.join(again, f"step-{STEPS}"))
         self.assertEqual(0, code, said)
+
+    def test_a_job_goes_on_where_another_ended(self):
+        """Killed as a whole while it writes; then bit for bit as the one that was not interrupted."""
+        with self.persisted(100, hold_end=False) as job:
+            self.finish(job)
+        undisturbed, self.prefix = PATH + self.prefix, self.prefix + "-killed"
+        with self.persisted(5) as job:
+            self.wait_published(job, 4)
+            job.remember()
+            job.process.kill()
+            job.process.wait()
+            deadline = time.monotonic() + 10
+            while job.left_over() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        begins = self.published()[-1]
+        with self.persisted(100, "--resume", "auto", wait=False, hooks=False) as job:
+            self.assertEqual(0, job.wait_end(120), job.tail())
+            self.assertEqual(begins + 1, min(line["step"] for line in job.run().lines))
+        self.assert_only_checkpoints()
+        named = f"{PATH}{self.prefix}/step-{begins}"
+        self.prefix += "-named"
+        with self.persisted(100, "--resume", named, wait=False, hooks=False) as job:
+            self.assertEqual(0, job.wait_end(120), job.tail())
+        for again in (named.rpartition("/")[0], PATH + self.prefix):
+            code, said = run_pawl("diff", f"{undisturbed}/step-{STEPS}", f"{again}/step-{STEPS}",
+                                  environment=self.storage.variables)
+            self.assertEqual(0, code, said)
 
     def test_what_is_wrong_is_told_before_trainers_start(self):
         for changed, path, words in (

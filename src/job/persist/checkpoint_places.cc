@@ -34,10 +34,9 @@ Result<Connection> connect(const std::string& path) {
 
 class StoreByPath : public CheckpointStore {
  public:
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
-                                                const std::string& owner) override {
-    PAWL_ASSIGN(CheckpointStore* const store, store_of(path));
-    return store->begin(path, attempt, owner);
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder& order) override {
+    PAWL_ASSIGN(CheckpointStore* const store, store_of(order.path));
+    return store->begin(order);
   }
   Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) override {
     PAWL_ASSIGN(CheckpointStore* const store, store_of(path));
@@ -51,9 +50,9 @@ class StoreByPath : public CheckpointStore {
     PAWL_ASSIGN(CheckpointStore* const store, store_of(folder));
     return store->list(folder);
   }
-  Status remove(const std::string& folder, Step step, const std::string& owner) override {
-    PAWL_ASSIGN(CheckpointStore* const store, store_of(folder));
-    return store->remove(folder, step, owner);
+  Status remove(const checkpoint::ListedCheckpoint& one, const std::string& owner) override {
+    PAWL_ASSIGN(CheckpointStore* const store, store_of(one.path));
+    return store->remove(one, owner);
   }
   Status finish_removals(const std::string& folder, const std::string& owner) override {
     PAWL_ASSIGN(CheckpointStore* const store, store_of(folder));

@@ -15,7 +15,6 @@
 #include "checkpoint/output/partial_output.h"
 #include "checkpoint/store/checkpoint_folder.h"
 #include "env/files.h"
-#include "env/random.h"
 #include "job/persist/collected_parts.h"
 #include "job/persist/least_priority.h"
 #include "job/persist/persist_record.h"
@@ -25,7 +24,6 @@ namespace {
 
 constexpr int kRemovalTries = 100;
 constexpr auto kRemovalPause = std::chrono::milliseconds(50);
-constexpr std::size_t kIdBytes = 12;
 constexpr std::uint64_t kBufferBytes = std::uint64_t{64} << 20;
 
 // Beside the folder in which the checkpoint grows: none of these is published.
@@ -37,12 +35,6 @@ std::string beside_path(const std::string& folder, Seat seat) {
 }
 std::string values_path(const std::string& folder, Seat seat) {
   return text(folder, "-values-", seat.value);
-}
-
-std::uint64_t wall_ms() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
 }
 
 // A few: what is written is bound by the storage, and trainers want the rest.
@@ -93,19 +85,15 @@ class FileCheckpoint : public OpenCheckpoint {
   const checkpoint::StoreIdentity identity_;
 };
 
-// A new one. Where nothing can be read of the one before, nothing is known of what was before that.
+// Where nothing can be read of the one before, nothing is known of what was before that.
 checkpoint::StoreIdentity identity_after(const std::string& before) {
-  checkpoint::StoreIdentity identity;
-  identity.id = random_hex(kIdBytes);
   const auto step = checkpoint::parse_checkpoint_name(last_name(before));
-  if (!step) return identity;
-  const Result<checkpoint::StoreIdentity> last = checkpoint::read_store_identity(before);
-  if (!last || last->id.empty()) return identity;
-  identity.before.push_back({*step, last->id});
-  for (const checkpoint::StoreName& name : last->before)
-    if (path_exists(checkpoint_path(parent_path(before), Step(name.step)))) identity.before.push_back(name);
-  if (identity.before.size() > checkpoint::kHistoryMax) identity.before.resize(checkpoint::kHistoryMax);
-  return identity;
+  const Result<checkpoint::StoreIdentity> last =
+      step ? checkpoint::read_store_identity(before) : Result<checkpoint::StoreIdentity>(checkpoint::StoreIdentity());
+  if (!step || !last) return new_identity();
+  return job::identity_after(*step, *last, [&](std::uint64_t other) {
+    return path_exists(checkpoint_path(parent_path(before), Step(other)));
+  });
 }
 
 // Of attempts whose root was killed: what nobody holds any more. A later one to the same place would take it over, but none comes.

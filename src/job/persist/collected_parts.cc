@@ -1,5 +1,6 @@
 #include "job/persist/collected_parts.h"
 
+#include <chrono>
 #include <map>
 #include <utility>
 
@@ -7,10 +8,13 @@
 #include "base/json_access.h"
 #include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
+#include "env/random.h"
 #include "job/persist/checkpoint_store.h"
 
 namespace pawl::job {
 namespace {
+
+constexpr std::size_t kIdBytes = 12;
 
 // What seats hold without writing it must be what another one writes; and what is each seat's own may differ.
 Status check_copies(const CollectedParts& parts, checkpoint::StorePublishOptions& options) {
@@ -65,6 +69,29 @@ Error claimed_by_another(const std::string& folder, const Result<std::string>& c
                text(folder, " holds checkpoints", whose.empty() ? "" : " of job " + whose, " already (", step,
                     "), which this job would replace: name another folder, move them away, or go on from the newest "
                     "(--resume auto)")};
+}
+
+checkpoint::StoreIdentity new_identity() {
+  checkpoint::StoreIdentity identity;
+  identity.id = random_hex(kIdBytes);
+  return identity;
+}
+
+checkpoint::StoreIdentity identity_after(std::uint64_t step, const checkpoint::StoreIdentity& last,
+                                         const std::function<bool(std::uint64_t step)>& is_there) {
+  checkpoint::StoreIdentity identity = new_identity();
+  if (last.id.empty()) return identity;
+  identity.before.push_back({step, last.id});
+  for (const checkpoint::StoreName& name : last.before)
+    if (is_there(name.step)) identity.before.push_back(name);
+  if (identity.before.size() > checkpoint::kHistoryMax) identity.before.resize(checkpoint::kHistoryMax);
+  return identity;
+}
+
+std::uint64_t wall_ms() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
 }
 
 }  // namespace pawl::job

@@ -1,7 +1,10 @@
 // CollectedParts: what the seats of a checkpoint have written beside their data files, and what follows from it. Pure.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -19,6 +22,13 @@ struct CollectedParts {
 // With which they are published. Fails: `corrupt`; `invalid` naming up to five tensors of which seats hold different values, though
 // they are one tensor.
 [[nodiscard]] Result<checkpoint::StorePublishOptions> options_of(const CollectedParts& parts);
+
+// Of a new checkpoint, with an id of its own, after that one, which says `last` of itself; `is_there`: a step that lies in the same folder. Of one that
+// says nothing nothing is known of what was before it, either.
+[[nodiscard]] checkpoint::StoreIdentity identity_after(std::uint64_t step, const checkpoint::StoreIdentity& last,
+                                                       const std::function<bool(std::uint64_t step)>& is_there);
+[[nodiscard]] checkpoint::StoreIdentity new_identity();  // with nothing before it
+[[nodiscard]] std::uint64_t wall_ms();                   // since 1970
 
 inline constexpr std::string_view kClaimName = "pawl-job.json";
 inline constexpr std::uint64_t kClaimBytesMax = 4096;

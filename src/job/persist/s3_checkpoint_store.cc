@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <set>
 #include <thread>
 #include <utility>
@@ -15,6 +14,7 @@
 
 #include "base/text.h"
 #include "checkpoint/formats/native/store_manifest.h"
+#include "checkpoint/formats/native/store_view.h"
 #include "checkpoint/store/store_part.h"
 #include "env/files.h"
 #include "env/s3/s3_url.h"
@@ -29,7 +29,7 @@ using s3::ListedObject;
 using s3::S3Bucket;
 
 constexpr std::uint64_t kManifestBytesMax = std::uint64_t{1} << 32;
-constexpr std::uint64_t kMarkerBytesMax = 4096;
+constexpr std::uint64_t kMarkerBytesMax = std::uint64_t{1} << 20;
 constexpr std::uint64_t kNoteBytesMax = 4096;
 constexpr std::string_view kRemovedName = "removed";             // its removal has begun
 constexpr std::uint64_t kLastAttempts = std::uint64_t{1} << 40;  // from there on: those of the end of a job
@@ -38,14 +38,6 @@ constexpr auto kMarkerMax = std::chrono::seconds(60);
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
-}
-
-std::string new_attempt(std::uint64_t number) {
-  static constexpr std::string_view kDigits = "0123456789abcdef";
-  std::random_device source;
-  std::string digits;
-  for (std::uint32_t i = 0, word = source(); i < 8; ++i, word >>= 4) digits += kDigits[word & 15];
-  return text(number, "-", digits);
 }
 
 std::optional<std::uint64_t> number_of(std::string_view attempt) {
@@ -179,12 +171,13 @@ bool is_of_one_attempt(const std::map<std::string, std::uint64_t>& objects) {
 
 class S3Checkpoint : public OpenCheckpoint {
  public:
-  S3Checkpoint(S3Bucket& bucket, Place place, std::string folder, std::string parent, std::string owner)
+  S3Checkpoint(S3Bucket& bucket, Place place, const CheckpointOrder& order, checkpoint::StoreIdentity identity)
       : bucket_(bucket),
         place_(std::move(place)),
-        folder_(std::move(folder)),
-        parent_(std::move(parent)),
-        owner_(std::move(owner)) {}
+        folder_(text(order.path, "/@", place_.attempt)),
+        parent_(parent_path(order.path)),
+        owner_(order.owner),
+        identity_(std::move(identity)) {}
   S3Checkpoint(const S3Checkpoint&) = delete;
   S3Checkpoint& operator=(const S3Checkpoint&) = delete;
   ~S3Checkpoint() override {
@@ -204,7 +197,9 @@ class S3Checkpoint : public OpenCheckpoint {
     PAWL_ASSIGN(const std::optional<Marker> before, marker_at(bucket_, place_.marker()));
     if (const auto note = bucket_.head(place_.note(), {}); !note)
       return Error(note.error()).within(text("publish ", folder_, ": perhaps another attempt has begun"));
-    PAWL_TRY(mark(checkpoint::marker_of(content, checkpoint::store_manifest_name(place_.attempt)), !before));
+    checkpoint::StoreIdentity identity = identity_;
+    identity.written_ms = wall_ms();
+    PAWL_TRY(mark(checkpoint::marker_of(content, identity, checkpoint::store_manifest_name(place_.attempt)), !before));
     clean([this](const std::string& attempt, std::string_view name) {
       return attempt != place_.attempt || !(name.starts_with("data-") || name.starts_with("manifest"));
     });
@@ -276,6 +271,7 @@ class S3Checkpoint : public OpenCheckpoint {
   const std::string folder_;
   const std::string parent_;
   const std::string owner_;
+  const checkpoint::StoreIdentity identity_;
   bool is_marked_ = false;
 };
 
@@ -285,18 +281,17 @@ class S3CheckpointStore : public CheckpointStore {
                     std::shared_ptr<s3::HttpTransport> transport)
       : transport_(std::move(transport)), bucket_(std::move(bucket)), name_(std::move(name)), options_(options) {}
 
-  Result<std::unique_ptr<OpenCheckpoint>> begin(const std::string& path, std::uint64_t attempt,
-                                                const std::string& owner) override {
-    PAWL_TRY(check_bucket(path));
-    const std::string parent = parent_path(path);
-    PAWL_TRY(check_claim(parent, claim_in(bucket_, parent), owner));
+  Result<std::unique_ptr<OpenCheckpoint>> begin(const CheckpointOrder& order) override {
+    PAWL_TRY(check_bucket(order.path));
+    const std::string parent = parent_path(order.path);
+    PAWL_TRY(check_claim(parent, claim_in(bucket_, parent), order.owner));
     PAWL_ASSIGN(const std::string prefix, folder_key(parent));
-    Place place{text(prefix, last_name(path), "/"), new_attempt(attempt)};
-    PAWL_TRY(put_text(bucket_, place.note(), owner));
-    PAWL_TRY(remove_leftovers(prefix, place, owner));
-    const std::string folder = text(path, "/@", place.attempt);
+    checkpoint::StoreIdentity identity = identity_after(order.before);
+    Place place{text(prefix, last_name(order.path), "/"), text(order.attempt, "-", identity.id)};
+    PAWL_TRY(put_text(bucket_, place.note(), order.owner));
+    PAWL_TRY(remove_leftovers(prefix, place, order.owner));
     return std::unique_ptr<OpenCheckpoint>(
-        std::make_unique<S3Checkpoint>(bucket_, std::move(place), folder, parent, owner));
+        std::make_unique<S3Checkpoint>(bucket_, std::move(place), order, std::move(identity)));
   }
 
   Result<std::unique_ptr<StoredCheckpoint>> open(const std::string& path) override {
@@ -340,15 +335,19 @@ class S3CheckpointStore : public CheckpointStore {
     return listed;
   }
 
-  Status remove(const std::string& folder, Step step, const std::string& owner) override {
+  Status remove(const checkpoint::ListedCheckpoint& one, const std::string& owner) override {
+    const std::string folder = parent_path(one.path);
     PAWL_TRY(check_bucket(folder));
     PAWL_TRY(check_claimed(folder, claim_in(bucket_, folder), owner));
     PAWL_ASSIGN(const std::string prefix, folder_key(folder));
-    const std::string key = step_key(prefix, step.value);
+    const std::string key = step_key(prefix, one.step);
     PAWL_ASSIGN(const std::optional<Marker> marker, marker_at(bucket_, text(key, checkpoint::kStoreMarkerName)));
     if (!marker)
-      return Error{Code::invalid,
-                   text(checkpoint_path(folder, step), " is no checkpoint that a job wrote: it is left ", "as it is")};
+      return Error{Code::not_found, text(one.path, " is no checkpoint that a job wrote: it is left as it is")};
+    const Result<checkpoint::StoreIdentity> identity = checkpoint::identity_in(marker->text);
+    if ((identity ? identity->id : "") != one.identity.id)
+      return Error{Code::stale,
+                   text(one.path, " is another checkpoint than was listed: it has been replaced, and stays")};
     PAWL_TRY(put_text(bucket_, text(key, kRemovedName), ""));
     PAWL_TRY(bucket_.remove(text(key, checkpoint::kStoreMarkerName), {}));
     return remove_step(key);
@@ -373,6 +372,24 @@ class S3CheckpointStore : public CheckpointStore {
     PAWL_ASSIGN(const s3::S3Path parsed, s3::parse_s3_path(path));
     if (parsed.bucket == name_) return {};
     return Error{Code::invalid, text(path, " is not in the bucket of this job's checkpoints, ", name_)};
+  }
+
+  // What says nothing of itself, or can't be read, has nothing before it that is known.
+  checkpoint::StoreIdentity identity_after(const std::string& before) {
+    const auto step = checkpoint::parse_checkpoint_name(last_name(before));
+    if (!step) return new_identity();
+    const bool is_here = check_bucket(before).has_value();
+    const Result<std::string> prefix = is_here ? folder_key(parent_path(before)) : Result<std::string>(std::string());
+    if (!is_here || !prefix) {
+      const Result<checkpoint::StoreIdentity> last = checkpoint::read_store_identity(before);
+      return last ? job::identity_after(*step, *last, [](std::uint64_t) { return false; }) : new_identity();
+    }
+    const auto marker = marker_at(bucket_, text(step_key(*prefix, *step), checkpoint::kStoreMarkerName));
+    const Result<Steps> steps = steps_in(bucket_, *prefix);
+    if (!marker || !*marker || !steps) return new_identity();
+    const Result<checkpoint::StoreIdentity> last = checkpoint::identity_in((*marker)->text);
+    if (!last) return new_identity();
+    return job::identity_after(*step, *last, [&](std::uint64_t other) { return steps->contains(other); });
   }
 
   // All that is in it; that it is to be removed goes last.
@@ -422,6 +439,8 @@ class S3CheckpointStore : public CheckpointStore {
                    checkpoint::ListedCheckpoint& one) {
     PAWL_ASSIGN(const std::optional<Marker> marker, marker_at(bucket_, text(key, checkpoint::kStoreMarkerName)));
     if (!marker) return Error{Code::not_found, text(one.path, ": it is being removed")};
+    PAWL_ASSIGN(one.identity, checkpoint::identity_in(marker->text));
+    one.written_ms = one.identity.written_ms;
     PAWL_ASSIGN(const std::string content, read_object(bucket_, text(key, marker->manifest_name), kManifestBytesMax));
     PAWL_TRY(checkpoint::check_marker(marker->text, content));
     PAWL_ASSIGN(const checkpoint::StoreManifest manifest, checkpoint::parse_store_manifest(content));

@@ -32,7 +32,7 @@ class S3CheckpointStoreTest : public testing::Test {
     return store->write(folder, {Seat(seat), pieces, beside, values_in(one.layout, one.payload)}, progress);
   }
   Status persist(const TestJob& job, std::uint64_t attempt, int step = 7) {
-    PAWL_ASSIGN(const std::unique_ptr<OpenCheckpoint> open, store->begin(path(step), attempt, ""));
+    PAWL_ASSIGN(const std::unique_ptr<OpenCheckpoint> open, store->begin({path(step), attempt, "", ""}));
     for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) PAWL_TRY(write(open->folder(), job, seat));
     return open->publish(TestJob::world);
   }
@@ -119,8 +119,9 @@ TEST_F(S3CheckpointStoreTest, ARemovalThatDiesLeavesAllOrNoCheckpointAndIsFinish
     store = kit.store();
     ASSERT_TRUE(persist(before, 1));
     ASSERT_TRUE(claim_s3_folder(kit.bucket, ObjectsKit::root(), "a", "1", true));
+    const checkpoint::ListedCheckpoint listed_before = store->list(ObjectsKit::root())->at(0);
     kit.objects->fault = from(kit.objects->count() + n);
-    const Status removed = store->remove(ObjectsKit::root(), Step(7), owner);
+    const Status removed = store->remove(listed_before, owner);
     kit.objects->fault = {};
     const auto listed = store->list(ObjectsKit::root());
     ASSERT_TRUE(listed);
@@ -143,7 +144,7 @@ TEST_F(S3CheckpointStoreTest, WhatIsLeftOfAttemptsIsRemovedAndALivingOneIsNot) {
   kit.objects->replace("run/step-4/data-00000.900-aaaaaaaa.safetensors", "of another job");
   kit.objects->replace("run/step-4/attempt.900-aaaaaaaa", "another");
   kit.objects->replace("run/step-4/by hand", "no business of ours");
-  const auto living = store->begin(path(5), 1u + (std::uint64_t{1} << 40), "");
+  const auto living = store->begin({path(5), 1u + (std::uint64_t{1} << 40), "", ""});
   ASSERT_TRUE(living);
   ASSERT_TRUE(write((*living)->folder(), before, 0));
   ASSERT_TRUE(persist(after, 2));
@@ -157,7 +158,7 @@ TEST_F(S3CheckpointStoreTest, WhatIsLeftOfAttemptsIsRemovedAndALivingOneIsNot) {
 }
 
 TEST_F(S3CheckpointStoreTest, OneThatHasEndedPublishesNothing) {
-  const auto early = store->begin(path(7), 1, "");
+  const auto early = store->begin({path(7), 1, "", ""});
   for (std::uint32_t seat = 0; seat < TestJob::world; ++seat) ASSERT_TRUE(write((*early)->folder(), before, seat));
   ASSERT_TRUE(persist(after, 2));
   EXPECT_FALSE((*early)->publish(TestJob::world));
@@ -165,7 +166,7 @@ TEST_F(S3CheckpointStoreTest, OneThatHasEndedPublishesNothing) {
 }
 
 TEST_F(S3CheckpointStoreTest, StandsInItsOwnBucketOnly) {
-  EXPECT_EQ(store->begin("s3://elsewhere/run/step-1", 1, "").error().code, Code::invalid);
+  EXPECT_EQ(store->begin({"s3://elsewhere/run/step-1", 1, "", ""}).error().code, Code::invalid);
   EXPECT_EQ(store->list("/run").error().code, Code::invalid);
   PartProgress progress;
   EXPECT_EQ(store->write("s3://bucket/run/step-1", {}, progress).error().code, Code::invalid) << "no attempt is named";
