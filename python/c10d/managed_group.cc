@@ -22,6 +22,13 @@ Tensors flat(const TensorLists& lists) {
   return all;
 }
 
+// Of equal values it gives another one, as many as there are.
+bool adds(const ::c10d::ReduceOp& op) {
+  using Op = ::c10d::ReduceOp::RedOpType;
+  const auto of = static_cast<Op>(op);
+  return of == Op::SUM || of == Op::PRODUCT || of == Op::BXOR || of == Op::PREMUL_SUM;
+}
+
 at::DeviceType device_of(const Tensors& tensors) {
   return tensors.empty() ? at::kCPU : tensors[0].device().type();
 }
@@ -176,7 +183,8 @@ WorkPointer ManagedGroup::run(Collective collective, Issue issue, Local local) {
     loopback::zero(collective.received);
     return completed();
   };
-  const auto place = size_ > 1 ? BuildLog::only().next(key(), collective.name, collective.results) : std::nullopt;
+  const char* const in_log = collective.adds ? "all-reduce that adds" : collective.name;
+  const auto place = size_ > 1 ? BuildLog::only().next(key(), in_log, collective.results) : std::nullopt;
   if (state.mode == Mode::loopback) {
     if (place) {
       BuildLog::only().replay(*place, collective.outputs, local);
@@ -236,7 +244,7 @@ WorkPointer ManagedGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOpt
 
 WorkPointer ManagedGroup::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
   return run(
-      {OpType::ALLREDUCE, "all-reduce", device_of(tensors), tensors, {}},
+      {OpType::ALLREDUCE, "all-reduce", device_of(tensors), tensors, {}, Results::shared, adds(options.reduceOp)},
       [&](Backend& inner) { return inner.allreduce(tensors, options); }, [] {});
 }
 
@@ -248,7 +256,13 @@ WorkPointer ManagedGroup::allreduce_sparse(Tensors& tensors, const ::c10d::Allre
 
 WorkPointer ManagedGroup::allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& options) {
   return run(
-      {OpType::ALLREDUCE_COALESCED, "coalesced all-reduce", device_of(tensors), tensors, {}},
+      {OpType::ALLREDUCE_COALESCED,
+       "coalesced all-reduce",
+       device_of(tensors),
+       tensors,
+       {},
+       Results::shared,
+       adds(options.reduceOp)},
       [&](Backend& inner) { return inner.allreduce_coalesced(tensors, options); }, [] {});
 }
 

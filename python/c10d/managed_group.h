@@ -99,6 +99,7 @@ class ManagedGroup final : public ::c10d::Backend {
     Tensors outputs;
     Tensors received;  // those of the outputs that hold nothing of this rank
     Results results = Results::shared;
+    bool adds = false;  // what it gives follows from how many ranks there are
   };
   // `issue`: on the inner backend. `local`: what loopback does instead.
   template <class Issue, class Local>

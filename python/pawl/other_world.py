@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pawl._library import Seat, Trainer
 
 MEET_S = 30 * 86400.0  # for the other seats; pawld ends the wait when one can't come
-COMPARED_MAX = 256  # collectives of a group
+COMPARED_MAX = 256  # collectives of a group, one by one; the others together
+ADDS = "all-reduce that adds"  # as python/c10d/managed_group.cc names it in the log
 KINDS = ("cuda", "numpy", "python", "torch")  # of volatile_state.save_random(); a rank may lack some
 
 
@@ -38,10 +39,19 @@ def settle(trainer: Trainer, seat: Seat, origin: volatile_state.Origin, begun_wi
 
 
 def _compare_build(trainer: Trainer) -> None:
-    """Where all ranks of a group give the same to a collective, what loopback has answered to each is its result."""
+    """Where all ranks of a group give the same to a collective, what loopback has answered to each is its result; but not
+    where it adds."""
     from pawl import groups
     for group, each in groups.digests_in_build().items():
+        adds = [what for what, _ in each if what.startswith(ADDS)]
+        if adds:
+            raise Refused(f"the {adds[0]} before the first step depends on how many ranks there are, and while they are "
+                          f"built nobody can say what it gives in a job of another size: compute it without a "
+                          f"collective (pawl.init() says the number of ranks), or resume with as many ranks as wrote "
+                          f"the checkpoint")
         mine = [[what, f"{digest:x}"] for what, digest in each[:COMPARED_MAX]]
+        rest = hashlib.sha256(repr([(what, digest) for what, digest in each[COMPARED_MAX:]]).encode()).hexdigest()
+        mine.append([f"{len(each)} collectives", rest])
         first = trainer.rendezvous_compare_set(f"pawl/world/build/{group}", b"", json.dumps(mine).encode())
         found = json.loads(first)
         if found != mine:
@@ -57,7 +67,8 @@ def _draw_anew(trainer: Trainer, seat: Seat, origin: volatile_state.Origin, begu
     nothing of others; how the scripts begin here does."""
     now = volatile_state.digests_of(volatile_state.save_random())
     anew = [kind for kind in KINDS
-            if not _are_alike(trainer, seat, kind, now.get(kind, "none") + begun_with.get(kind, ""))]
+            if not _are_alike(trainer, seat, kind, now.get(kind, "none") + (
+                begun_with.get(kind, "") if origin.world == 1 else ""))]
     if seat.rank >= origin.world:
         for kind in set(anew) & set(now):
             _seed(kind, f"{now[kind]} {seat.rank} {seat.resume_step}")

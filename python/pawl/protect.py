@@ -801,8 +801,11 @@ def refuse_device(name: str, device: torch.device) -> None:
 
 def _gives_a_ranks_samples(thing: Any) -> bool:
     """A sampler or a loader that knows its own place."""
-    return not isinstance(thing, ElasticSampler) and callable(getattr(thing, "__iter__", None)) and (
-        callable(getattr(thing, "state_dict", None)))
+    if isinstance(thing, ElasticSampler):
+        return False
+    if callable(getattr(thing, "next_batch", None)) or callable(getattr(thing, "__next__", None)):
+        return True
+    return callable(getattr(thing, "__iter__", None)) and callable(getattr(thing, "state_dict", None))
 
 
 def is_zero(optimizer: Any) -> bool:

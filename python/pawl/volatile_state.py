@@ -201,8 +201,10 @@ def begun_with() -> dict[str, str]:
     """By kind, how the script has made its generators: before its first step, in each process."""
     import torch
     found = digests_of(save_random())
-    seed = str(torch.initial_seed())  # however much was drawn since
-    return {kind: seed if kind in ("torch", "cuda") else digest for kind, digest in found.items()}
+    seeds = {"torch": str(torch.initial_seed())}  # however much was drawn since
+    if "cuda" in found:
+        seeds["cuda"] = str(torch.cuda.initial_seed())
+    return {**found, **seeds}
 
 
 def _digest(value: Any) -> str:

@@ -26,7 +26,7 @@ import harness  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from pawl import _extension, build_extension, groups  # noqa: E402
+from pawl import _extension, build_extension, groups, other_world  # noqa: E402
 from pawl.errors import Refused  # noqa: E402
 
 RANK, WORLD = 2, 4
@@ -193,7 +193,7 @@ class LoopbackTest(unittest.TestCase):
 
     def test_a_replay_gives_what_the_others_were_given(self) -> None:
         seed, mean = torch.tensor([4711]), torch.tensor([0.5, 0.25])
-        log = build_log((KEPT, "broadcast", seed), (KEPT, "all-reduce", mean), (COUNTED, "broadcast", seed))
+        log = build_log((KEPT, "broadcast", seed), (KEPT, "all-reduce that adds", mean), (COUNTED, "broadcast", seed))
         group, asked = self.replayed([1, 2], log)
         mine = torch.tensor([1])
         dist.broadcast(mine, 1, group=group)
@@ -256,6 +256,17 @@ class LoopbackTest(unittest.TestCase):
                 if log is None:
                     self.assertIn(key, groups.unknown_in_build())
                     self.assertEqual(2, len(groups.digests_in_build()[key]))
+
+    def test_what_adds_over_ranks_is_told_apart(self) -> None:
+        """In a job of another size nobody can say what it gives (pawl/other_world.py)."""
+        self.addCleanup(dist.destroy_process_group, dist.new_group([0, 2]))  # the next one has a log of its own
+        group, _ = self.replayed([0, 2], None)
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN):
+            dist.all_reduce(torch.tensor([3]), op, group=group)
+        groups.end_build()
+        key = group._get_backend(torch.device("cpu")).key
+        self.assertEqual([True, False, True, False], [what.startswith(other_world.ADDS)
+                                                      for what, _ in groups.digests_in_build()[key]])
 
     def test_a_log_that_is_still_fetched_is_nobodys(self) -> None:
         seen: list[object] = []

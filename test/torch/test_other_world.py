@@ -1,5 +1,6 @@
 """A job goes on from a checkpoint of a job of more or fewer ranks."""
 import collections
+import contextlib
 import glob
 import json
 import os
@@ -233,6 +234,20 @@ class WhatARankMakesOfItTest(unittest.TestCase):
                     with self.assertRaisesRegex(pawl.Refused, r"the all_reduce \(number 1\) may give other values"):
                         other_world._compare_build(store)
                 else:
+                    other_world._compare_build(store)
+
+    def test_what_adds_over_ranks_is_refused(self):
+        with unittest.mock.patch("pawl.groups.digests_in_build", lambda: {
+                "0-2/0": [("broadcast", 1), (f"{other_world.ADDS} (number 2 of its group)", 5)]}):
+            with self.assertRaisesRegex(pawl.Refused, "before the first step depends on how many ranks there are"):
+                other_world._compare_build(Store())
+
+    def test_what_was_not_compared_one_by_one_is_compared_together(self):
+        store, many = Store(), [("broadcast", 1)] * (other_world.COMPARED_MAX + 1)
+        for last, refused in ((3, False), (3, False), (4, True)):
+            with unittest.mock.patch("pawl.groups.digests_in_build",
+                                     lambda last=last: {"0-2/0": [*many, ("broadcast", last)]}):
+                with self.assertRaises(pawl.Refused) if refused else contextlib.nullcontext():
                     other_world._compare_build(store)
 
     def restored(self, parts, there, here, others=None):

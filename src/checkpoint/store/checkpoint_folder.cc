@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <utility>
 
 #include "base/contains.h"
@@ -148,10 +149,15 @@ std::vector<std::uint64_t> sound_steps(std::span<const ListedCheckpoint> listed)
 }
 
 const ListedCheckpoint* last_written(std::span<const ListedCheckpoint> listed) {
-  const ListedCheckpoint* last = nullptr;
+  std::set<std::pair<std::uint64_t, std::string>> before;
   for (const ListedCheckpoint& one : listed)
-    if (one.finished && (one.damage.empty() || one.is_unknown))
-      if (last == nullptr || one.written_ms >= last->written_ms) last = &one;
+    for (const StoreName& name : one.identity.before) before.emplace(name.step, name.id);
+  const ListedCheckpoint* last = nullptr;
+  for (const ListedCheckpoint& one : listed) {
+    const bool counts = one.finished && (one.damage.empty() || one.is_unknown || !one.identity.id.empty());
+    if (!counts || before.contains({one.step, one.identity.id})) continue;
+    if (last == nullptr || one.written_ms >= last->written_ms) last = &one;
+  }
   return last;
 }
 
@@ -163,6 +169,18 @@ std::vector<ListedCheckpoint> history_of(std::span<const ListedCheckpoint> liste
     if (is_before || one.path == last.path) history.push_back(one);
   }
   return history;
+}
+
+std::vector<ListedCheckpoint> left_behind(std::span<const ListedCheckpoint> listed) {
+  std::vector<ListedCheckpoint> all(listed.begin(), listed.end());
+  std::erase_if(all, [](const ListedCheckpoint& one) { return !one.finished || one.identity.id.empty(); });
+  const ListedCheckpoint* const last = last_written(all);
+  if (last == nullptr) return {};
+  const std::vector<ListedCheckpoint> history = history_of(all, *last);
+  std::erase_if(all, [&](const ListedCheckpoint& one) {
+    return std::ranges::any_of(history, [&](const ListedCheckpoint& other) { return other.path == one.path; });
+  });
+  return all;
 }
 
 std::vector<std::uint64_t> to_remove(std::vector<std::uint64_t> sound, Retention retention) {

@@ -38,11 +38,14 @@ struct ListedCheckpoint {
 [[nodiscard]] Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& path);
 [[nodiscard]] std::vector<std::uint64_t> sound_steps(std::span<const ListedCheckpoint> listed);  // ascending
 
-// The one that was published last, of those that are sound or may be so (`is_unknown`); null: there is none.
+// The one that was published last, of those that are sound, or may be so (`is_unknown`), or say which they are; none that another says was
+// before it, whatever clocks say. Null: there is none.
 [[nodiscard]] const ListedCheckpoint* last_written(std::span<const ListedCheckpoint> listed);
 // Those that led to `last`, as its identity says, and itself, in order of `listed`, sound or not. Only itself, if it says nothing.
 [[nodiscard]] std::vector<ListedCheckpoint> history_of(std::span<const ListedCheckpoint> listed,
                                                        const ListedCheckpoint& last);
+// Those that say which they are, and are not of the history that was written last of these, in order of `listed`.
+[[nodiscard]] std::vector<ListedCheckpoint> left_behind(std::span<const ListedCheckpoint> listed);
 
 struct Retention {
   std::uint64_t keep_last = 0;   // the newest sound ones; 0: all. More: older steps to go back to, more disk

@@ -110,6 +110,42 @@ TEST_F(CheckpointFolderTest, EachSaysWhichWereBeforeIt) {
   EXPECT_EQ(last_written({}), nullptr);
 }
 
+std::vector<std::uint64_t> steps_of(const std::vector<ListedCheckpoint>& listed) {
+  std::vector<std::uint64_t> steps;
+  for (const ListedCheckpoint& one : listed) steps.push_back(one.step);
+  return steps;
+}
+
+// It went back to 20, and what it has written since is damaged.
+TEST_F(CheckpointFolderTest, ADamagedOneIsStillOfItsHistory) {
+  save(10, {"a10", {}, 1000});
+  save(20, {"a20", {{10, "a10"}}, 2000});
+  save(30, {"a30", {{20, "a20"}, {10, "a10"}}, 3000});
+  std::filesystem::resize_file(join_path(save(25, {"b25", {{20, "a20"}, {10, "a10"}}, 4000}), store_file_name(0)), 10);
+  const auto found = listed();
+  EXPECT_NE(found[2].damage, "");
+  ASSERT_EQ(last_written(found), &found[2]);
+  EXPECT_EQ(sound_steps(history_of(found, found[2])), (std::vector<std::uint64_t>{10, 20}));
+  EXPECT_EQ(steps_of(left_behind(found)), (std::vector<std::uint64_t>{30}));
+}
+
+TEST_F(CheckpointFolderTest, WhatAnotherNamesAsBeforeItIsNeverTheLast) {
+  save(10, {"a10", {}, 60000});  // its root's clock was fast
+  save(20, {"a20", {{10, "a10"}}, 2000});
+  const auto found = listed();
+  EXPECT_EQ(last_written(found)->step, 20u);
+  EXPECT_TRUE(left_behind(found).empty());
+}
+
+TEST_F(CheckpointFolderTest, WhatSaysNothingLeavesNobodyBehind) {
+  save(10, {"a10", {}, 1000});
+  save(20, {"a20", {{10, "a10"}}, 2000});
+  save(15);  // by a script, just now
+  const auto found = listed();
+  EXPECT_EQ(last_written(found)->step, 15u);
+  EXPECT_TRUE(left_behind(found).empty());
+}
+
 TEST_F(CheckpointFolderTest, OneThatHasBeenReplacedSinceItWasListedStays) {
   const std::string path = save(10, {"old", {}, 1});
   save(10, {"new", {}, 2});

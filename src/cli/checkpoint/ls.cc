@@ -24,19 +24,17 @@ std::string local_time(std::int64_t seconds) {
   return out;
 }
 
-// Of the history that was written last; what says nothing of its history counts as its.
-bool is_left_behind(const ListedCheckpoint& one, const std::vector<ListedCheckpoint>& history) {
-  return one.finished && !one.identity.id.empty() &&
-         std::ranges::none_of(history, [&](const ListedCheckpoint& other) { return other.path == one.path; });
+bool is_among(const std::vector<ListedCheckpoint>& left, const ListedCheckpoint& one) {
+  return std::ranges::any_of(left, [&](const ListedCheckpoint& other) { return other.path == one.path; });
 }
 
-std::string state_of(const ListedCheckpoint& one, const std::vector<ListedCheckpoint>& history) {
+std::string state_of(const ListedCheckpoint& one, const std::vector<ListedCheckpoint>& left) {
   if (!one.finished) return "unfinished";
-  if (one.damage.empty() && is_left_behind(one, history)) return "whole, of a history that was left";
+  if (one.damage.empty() && is_among(left, one)) return "whole, of a history that was left";
   return one.damage.empty() ? "whole" : "damaged: " + printable(one.damage);
 }
 
-json json_of(const ListedCheckpoint& one, const std::vector<ListedCheckpoint>& history) {
+json json_of(const ListedCheckpoint& one, const std::vector<ListedCheckpoint>& left) {
   return {{"step", one.step},
           {"path", one.path},
           {"finished", one.finished},
@@ -45,7 +43,7 @@ json json_of(const ListedCheckpoint& one, const std::vector<ListedCheckpoint>& h
           {"tensors", one.tensors},
           {"written_s", one.written_ms / 1000},
           {"id", one.identity.id},
-          {"left_behind", is_left_behind(one, history)}};
+          {"left_behind", is_among(left, one)}};
 }
 
 }  // namespace
@@ -53,18 +51,17 @@ json json_of(const ListedCheckpoint& one, const std::vector<ListedCheckpoint>& h
 int command_ls(const LsOptions& options) {
   const Result<std::vector<ListedCheckpoint>> found = list_checkpoints(options.path);
   if (!found) return report_checkpoint_error(found.error(), options.json);
-  const ListedCheckpoint* const last = last_written(*found);
-  const auto history = last != nullptr ? history_of(*found, *last) : std::vector<ListedCheckpoint>();
+  const std::vector<ListedCheckpoint> left = left_behind(*found);
   if (options.json) {
     json all = json::array();
-    for (const ListedCheckpoint& one : *found) all.push_back(json_of(one, history));
+    for (const ListedCheckpoint& one : *found) all.push_back(json_of(one, left));
     print(json_text({{"checkpoints", std::move(all)}}) + "\n");
   } else if (!found->empty()) {
     std::vector<std::vector<std::string>> rows = {{"STEP", "SIZE", "TENSORS", "WRITTEN", "STATE"}};
     for (const ListedCheckpoint& one : *found)
       rows.push_back({text(one.step), one.finished ? bytes_text(one.bytes) : "-",
                       one.finished ? text(one.tensors) : "-",
-                      local_time(static_cast<std::int64_t>(one.written_ms / 1000)), state_of(one, history)});
+                      local_time(static_cast<std::int64_t>(one.written_ms / 1000)), state_of(one, left)});
     print(table(rows));
   }
   if (std::ranges::none_of(*found, &ListedCheckpoint::finished)) {

@@ -59,26 +59,25 @@ bool is_among(const std::vector<ListedCheckpoint>& all, const ListedCheckpoint& 
   return std::ranges::any_of(all, [&](const ListedCheckpoint& other) { return other.path == one.path; });
 }
 
-// Those that are counted: of the history that was written last, and what says nothing of its history.
-std::vector<ListedCheckpoint> counted_of(const std::vector<ListedCheckpoint>& found) {
-  const ListedCheckpoint* const last = last_written(found);
-  std::vector<ListedCheckpoint> counted = found;
-  if (last == nullptr) return counted;
-  const std::vector<ListedCheckpoint> history = history_of(found, *last);
-  std::erase_if(counted, [&](const ListedCheckpoint& one) {
-    return one.finished && !one.identity.id.empty() && !is_among(history, one);
-  });
-  return counted;
+// The history that was written last is counted by itself, and by itself what says nothing of its history.
+std::vector<ListedCheckpoint> old_of(std::vector<ListedCheckpoint> all, bool has_id, const PruneOptions& options) {
+  std::erase_if(all, [has_id](const ListedCheckpoint& one) { return one.identity.id.empty() == has_id; });
+  const std::vector<std::uint64_t> old = to_remove(sound_steps(all), {options.keep_last, options.keep_every});
+  std::erase_if(all, [&](const ListedCheckpoint& one) { return !contains(old, one.step); });
+  return all;
 }
 
 Pruned prune(const std::vector<ListedCheckpoint>& found, const PruneOptions& options) {
-  const std::vector<ListedCheckpoint> counted = counted_of(found);
-  const std::vector<std::uint64_t> old = to_remove(sound_steps(counted), {options.keep_last, options.keep_every});
+  const std::vector<ListedCheckpoint> left = left_behind(found);
+  std::vector<ListedCheckpoint> counted = found;
+  std::erase_if(counted, [&](const ListedCheckpoint& one) { return !one.finished || is_among(left, one); });
+  std::vector<ListedCheckpoint> old = old_of(counted, true, options);
+  for (ListedCheckpoint& one : old_of(counted, false, options)) old.push_back(std::move(one));
   Pruned all;
   for (ListedCheckpoint one : found) {
     if (!one.finished) continue;
-    const bool is_left = !is_among(counted, one);
-    const bool is_old = is_left ? options.left_behind : contains(old, one.step);
+    const bool is_left = is_among(left, one);
+    const bool is_old = is_left ? options.left_behind : is_among(old, one);
     const bool goes = is_damaged(one) ? options.damaged && !one.is_unknown : is_old;
     one.bytes = bytes_in(one.path);
     if (is_left && !goes) ++all.left_behind;
@@ -123,6 +122,12 @@ int command_prune(const PruneOptions& options) {
   if (std::ranges::none_of(*found, &ListedCheckpoint::finished))
     return report_checkpoint_error(Error{Code::not_found, text("no checkpoint of a job (step-N) in ", options.path)},
                                    options.json);
+  const auto unknown = std::ranges::find_if(*found, &ListedCheckpoint::is_unknown);
+  if (options.left_behind && unknown != found->end())
+    return report_checkpoint_error(
+        Error{Code::io, text(unknown->path, " can't be looked at now, so nobody knows which history is the last: none "
+                             "is removed; without --left-behind those of the last one are")},
+        options.json);
   if (options.damaged && sound_steps(*found).empty())
     return report_checkpoint_error(
         Error{Code::corrupt,

@@ -197,7 +197,21 @@ Result<std::vector<Step>> newest_history(const std::vector<checkpoint::ListedChe
                                        "one to begin with by --resume DIR/step-N")};
     say(text("--resume auto: ", last->path, " was written last; ", one.path, " is of a history that was left"));
   }
-  return sound_in(last->identity.id.empty() ? listed : checkpoint::history_of(listed, *last));
+  std::vector<Step> steps;
+  if (last->identity.id.empty()) {
+    std::vector<checkpoint::ListedCheckpoint> others = listed;
+    std::erase_if(others, [](const checkpoint::ListedCheckpoint& one) { return !one.identity.id.empty(); });
+    steps = sound_in(others);
+  } else {
+    steps = sound_in(checkpoint::history_of(listed, *last));
+  }
+  if (steps.empty())
+    return Error{Code::corrupt, text("--resume auto: ", last->path, " was written last, is damaged (", last->damage,
+                                     "), and none that led to it is sound: name the one to begin with by --resume "
+                                     "DIR/step-N")};
+  if (!last->damage.empty()) say(text("--resume auto: ", last->path, " is damaged (", last->damage, "): begins with step ",
+                                      steps.front(), ", which led to it"));
+  return steps;
 }
 
 // With what it begins.
@@ -274,6 +288,10 @@ Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   spec.checkpoints.every_ms = every.ms;
   spec.checkpoints.every_auto = every.is_auto;
   if (every.is_auto && !options.keep_last) {  // else they fill any disk
+    PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> there, list_job_checkpoints(spec.checkpoints.path));
+    if (!sound_in(there).empty())
+      return usage(text("--every auto keeps the newest ", kAutoKept, " checkpoints, and ", spec.checkpoints.path,
+                        " holds some already, which this job would remove: say with --keep-last K how many are kept"));
     spec.checkpoints.keep_last = kAutoKept;
     say(text("--every auto: the newest ", kAutoKept, " checkpoints are kept (--keep-last K for another number)"));
   }

@@ -253,6 +253,8 @@ void Persist::tick() {
   if (!is_on()) return;
   if (is_current() && known_.record.phase == PersistPhase::writing && attempt_.number == known_.record.attempt)
     begin_writing();
+  // What trainers ask for is told again until it is ordered: whoever is above may not have entered the generation when it heard.
+  if (passed_on_ && passed_on_->wanted > known_.record.tried) passed_on_.reset();
   pass_on();  // what is written grows; or no link stood
 }
 

@@ -52,7 +52,9 @@ void PersistRoot::on_change() {
 }
 
 void PersistRoot::on_tally(const PersistTally& tally) {
-  if (std::exchange(last_, tally) != tally) changed_at_ = context_.clock->now();
+  PersistTally before = std::exchange(last_, tally);
+  before.wanted = tally.wanted;  // who asks does nothing for the attempt
+  if (before != tally) changed_at_ = context_.clock->now();
 }
 
 // --- What is in storage
@@ -66,9 +68,9 @@ std::string PersistRoot::path_of(Step stored) const {
   return checkpoint_path(is_own ? checkpoints.path : parent_path(checkpoints.resume_path), stored);
 }
 
-// As the history has it with which the job goes on.
+// As the history has it with which the job goes on; with what is published, and the key does not say so yet.
 PersistRecord PersistRoot::record_here() const {
-  const PersistRecord& record = known_.record;
+  const PersistRecord& record = pending_ ? *pending_ : known_.record;
   if (record.generation == known_.entered) return record;
   return going_on_from(record, resumed_since(context_.mirror.state(), record.generation));
 }

@@ -48,6 +48,9 @@ void TrainerPages::open_windows(bool gate_off) {
     if (!trainer.seat || trainer.shared.page == nullptr) continue;
     trainer.shared.page->gate_off.store(gate_off ? 1 : 0);
     trainer.shared.page->resume_step.store(state.resume.value);
+    // Asked for in a step that is to be done again: it is written as soon as it can be.
+    std::atomic<std::uint64_t>& wanted = trainer.shared.page->persist_wanted;
+    if (wanted.load() > state.resume.value) wanted.store(state.resume.next().value);
     trainer.shared.page->generation.store(state.generation.value, std::memory_order_release);
     trainers_.answer(trainer, MessageKind::done, RunningMessage{state.generation});
   }

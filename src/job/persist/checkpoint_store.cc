@@ -85,12 +85,14 @@ class FileCheckpoint : public OpenCheckpoint {
   const checkpoint::StoreIdentity identity_;
 };
 
-// Where nothing can be read of the one before, nothing is known of what was before that.
-checkpoint::StoreIdentity identity_after(const std::string& before) {
+// Where nothing is left of the one before, nothing is known of what was before that. What may be readable later fails: the history of all that
+// come after would be cut.
+Result<checkpoint::StoreIdentity> identity_after(const std::string& before) {
   const auto step = checkpoint::parse_checkpoint_name(last_name(before));
-  const Result<checkpoint::StoreIdentity> last =
-      step ? checkpoint::read_store_identity(before) : Result<checkpoint::StoreIdentity>(checkpoint::StoreIdentity());
-  if (!step || !last) return new_identity();
+  if (!step) return new_identity();
+  const Result<checkpoint::StoreIdentity> last = checkpoint::read_store_identity(before);
+  if (!last && last.error().code != Code::not_found && last.error().code != Code::corrupt) return last.error();
+  if (!last) return new_identity();
   return job::identity_after(*step, *last, [&](std::uint64_t other) {
     return path_exists(checkpoint_path(parent_path(before), Step(other)));
   });
@@ -115,7 +117,7 @@ class FileCheckpointStore : public CheckpointStore {
     const std::string& path = order.path;
     PAWL_TRY(check_claim(parent_path(path), claim_in(parent_path(path)), order.owner));
     remove_leftovers(parent_path(path));
-    checkpoint::StoreIdentity identity = identity_after(order.before);
+    PAWL_ASSIGN(checkpoint::StoreIdentity identity, identity_after(order.before));
     checkpoint::StoreOptions options;
     options.overwrite = true;
     options.attempt = text("attempt-", order.attempt, "-", identity.id);  // numbers begin anew with each run of a job

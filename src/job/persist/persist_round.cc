@@ -27,15 +27,16 @@ PersistMove order_last(const PersistView& view) {
   return {Kind::order, *view.last, "", false};
 }
 
-// Of what trainers have asked for nothing was published, and nothing tried that storage refused.
+// Of what trainers have asked for nothing was published, and nothing tried that storage refused. What was asked for in a history that was left, far
+// ahead, waits until the job comes there: what is due before is written meanwhile.
 bool is_wanted(const PersistView& view) {
-  return view.tally.wanted > view.record.tried;
+  return view.tally.wanted > view.record.tried && view.tally.wanted <= ahead(view);
 }
 
 PersistMove order_next(const PersistView& view) {
   if (view.last) return order_last(view);
   const PersistRecord& record = view.record;
-  if (is_wanted(view)) return {Kind::order, std::max(view.tally.wanted, ahead(view)), "", false};
+  if (is_wanted(view)) return {Kind::order, ahead(view), "", false};
   if (view.policy.every_steps > 0) {
     const Step due((record.tried.value / view.policy.every_steps + 1) * view.policy.every_steps);
     return {Kind::order, due > view.progress.settled() ? due : ahead(view), "", false};
@@ -54,7 +55,7 @@ PersistMove go_on_pinning(const PersistView& view) {
   const PersistRecord& record = view.record;
   if (!view.tally.failed.empty()) return give_up(view.tally.failed, true);
   if (view.last && record.step > *view.last) return give_up("", true);
-  if (is_wanted(view) && record.step > std::max(view.tally.wanted, ahead(view))) return give_up("", true);
+  if (is_wanted(view) && record.step > ahead(view)) return give_up("", true);
   if (view.tally.pinned >= view.seat_count) return {Kind::write, Step(0), "", false};
   if (view.progress.settled() >= record.step && view.since_change > kPersistPatience)
     return give_up(text("of ", view.seat_count, " seats only ", view.tally.pinned, " have kept the step"), true);

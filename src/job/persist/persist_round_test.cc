@@ -55,6 +55,28 @@ TEST_F(PersistRound, WhatIsAskedForComesFirst) {
   EXPECT_EQ(move(), (PersistMove{Kind::order, Step(100), "", false}));
 }
 
+// The job went back, or copies are far behind: what is due before is not left out.
+TEST_F(PersistRound, WhatIsAskedForFarAheadWaitsUntilTheJobIsThere) {
+  view.tally.wanted = Step(250);
+  order();
+  EXPECT_EQ(view.record.step, Step(100));
+  EXPECT_EQ(move().kind, Kind::none);
+  view.record = after_publish(view.record, 5);
+  view.progress.committed = Step(197);
+  order();
+  EXPECT_EQ(view.record.step, Step(200));
+  view.record = after_publish(view.record, 5);
+  view.progress.committed = Step(247);
+  order();
+  EXPECT_EQ(view.record.step, Step(300));
+  EXPECT_EQ(move().kind, Kind::none);
+  view.progress.committed = Step(248);
+  const PersistMove next = move();
+  EXPECT_EQ(next, (PersistMove{Kind::give_up, Step(0), "", true}));
+  view.record = after_give_up(view.record, next, 6);
+  EXPECT_EQ(move(), (PersistMove{Kind::order, Step(250), "", false}));
+}
+
 TEST_F(PersistRound, WhatIsAskedForAndCannotBeStoredIsNotTriedForEver) {
   view.tally.wanted = Step(11);
   to_writing();

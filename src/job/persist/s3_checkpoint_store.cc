@@ -286,7 +286,7 @@ class S3CheckpointStore : public CheckpointStore {
     const std::string parent = parent_path(order.path);
     PAWL_TRY(check_claim(parent, claim_in(bucket_, parent), order.owner));
     PAWL_ASSIGN(const std::string prefix, folder_key(parent));
-    checkpoint::StoreIdentity identity = identity_after(order.before);
+    PAWL_ASSIGN(checkpoint::StoreIdentity identity, identity_after(order.before));
     Place place{text(prefix, last_name(order.path), "/"), text(order.attempt, "-", identity.id)};
     PAWL_TRY(put_text(bucket_, place.note(), order.owner));
     PAWL_TRY(remove_leftovers(prefix, place, order.owner));
@@ -374,22 +374,23 @@ class S3CheckpointStore : public CheckpointStore {
     return Error{Code::invalid, text(path, " is not in the bucket of this job's checkpoints, ", name_)};
   }
 
-  // What says nothing of itself, or can't be read, has nothing before it that is known.
-  checkpoint::StoreIdentity identity_after(const std::string& before) {
+  // What says nothing of itself, or is gone, has nothing before it that is known. What may be readable later fails.
+  Result<checkpoint::StoreIdentity> identity_after(const std::string& before) {
     const auto step = checkpoint::parse_checkpoint_name(last_name(before));
     if (!step) return new_identity();
-    const bool is_here = check_bucket(before).has_value();
-    const Result<std::string> prefix = is_here ? folder_key(parent_path(before)) : Result<std::string>(std::string());
-    if (!is_here || !prefix) {
+    if (!check_bucket(before)) {
       const Result<checkpoint::StoreIdentity> last = checkpoint::read_store_identity(before);
+      if (!last && last.error().code != Code::not_found && last.error().code != Code::corrupt) return last.error();
       return last ? job::identity_after(*step, *last, [](std::uint64_t) { return false; }) : new_identity();
     }
-    const auto marker = marker_at(bucket_, text(step_key(*prefix, *step), checkpoint::kStoreMarkerName));
-    const Result<Steps> steps = steps_in(bucket_, *prefix);
-    if (!marker || !*marker || !steps) return new_identity();
-    const Result<checkpoint::StoreIdentity> last = checkpoint::identity_in((*marker)->text);
+    PAWL_ASSIGN(const std::string prefix, folder_key(parent_path(before)));
+    PAWL_ASSIGN(const std::optional<Marker> marker,
+                marker_at(bucket_, text(step_key(prefix, *step), checkpoint::kStoreMarkerName)));
+    PAWL_ASSIGN(const Steps steps, steps_in(bucket_, prefix));
+    if (!marker) return new_identity();
+    const Result<checkpoint::StoreIdentity> last = checkpoint::identity_in(marker->text);
     if (!last) return new_identity();
-    return job::identity_after(*step, *last, [&](std::uint64_t other) { return steps->contains(other); });
+    return job::identity_after(*step, *last, [&](std::uint64_t other) { return steps.contains(other); });
   }
 
   // All that is in it; that it is to be removed goes last.

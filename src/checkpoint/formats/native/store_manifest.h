@@ -99,7 +99,7 @@ struct StoreIdentity {
   std::uint64_t written_ms = 0;   // since 1970, by the clock of who published it
   bool operator==(const StoreIdentity&) const = default;
 };
-inline constexpr std::size_t kHistoryMax = 4096;  // of `before`; older ones are not named
+inline constexpr std::size_t kHistoryMax = 1024;  // of `before`; older ones are not named
 
 // The marker: which manifest it makes valid, the identity, if there is one, and the name of the manifest's file unless that is manifest.json.
 [[nodiscard]] std::string marker_of(std::string_view manifest_text, const StoreIdentity& identity = {},
