@@ -39,14 +39,14 @@ def settle(trainer: Trainer, seat: Seat, origin: volatile_state.Origin, begun_wi
 
 
 def _compare_build(trainer: Trainer) -> None:
-    """Where all ranks of a group give the same to a collective, what loopback has answered to each is its result; but not
-    where it adds."""
+    """Where all ranks of a group give the same to a collective, what loopback has answered to each is its result; but
+    not where it adds."""
     from pawl import groups
     for group, each in groups.digests_in_build().items():
         adds = [what for what, _ in each if what.startswith(ADDS)]
         if adds:
-            raise Refused(f"the {adds[0]} before the first step depends on how many ranks there are, and while they are "
-                          f"built nobody can say what it gives in a job of another size: compute it without a "
+            raise Refused(f"the {adds[0]} before the first step depends on how many ranks there are, and while they "
+                          f"are built nobody can say what it gives in a job of another size: compute it without a "
                           f"collective (pawl.init() says the number of ranks), or resume with as many ranks as wrote "
                           f"the checkpoint")
         mine = [[what, f"{digest:x}"] for what, digest in each[:COMPARED_MAX]]

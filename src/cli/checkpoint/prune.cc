@@ -125,7 +125,8 @@ int command_prune(const PruneOptions& options) {
   const auto unknown = std::ranges::find_if(*found, &ListedCheckpoint::is_unknown);
   if (options.left_behind && unknown != found->end())
     return report_checkpoint_error(
-        Error{Code::io, text(unknown->path, " can't be looked at now, so nobody knows which history is the last: none "
+        Error{Code::io, text(unknown->path,
+                             " can't be looked at now, so nobody knows which history is the last: none "
                              "is removed; without --left-behind those of the last one are")},
         options.json);
   if (options.damaged && sound_steps(*found).empty())

@@ -209,8 +209,9 @@ Result<std::vector<Step>> newest_history(const std::vector<checkpoint::ListedChe
     return Error{Code::corrupt, text("--resume auto: ", last->path, " was written last, is damaged (", last->damage,
                                      "), and none that led to it is sound: name the one to begin with by --resume "
                                      "DIR/step-N")};
-  if (!last->damage.empty()) say(text("--resume auto: ", last->path, " is damaged (", last->damage, "): begins with step ",
-                                      steps.front(), ", which led to it"));
+  if (!last->damage.empty())
+    say(text("--resume auto: ", last->path, " is damaged (", last->damage, "): begins with step ", steps.front(),
+             ", which led to it"));
   return steps;
 }
 
