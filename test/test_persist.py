@@ -456,6 +456,8 @@ class PersistTest(JobTest):
                 (["--checkpoint", self.folder, "--every", "0"], ["--every 0"]),
                 (["--every", "5"], ["--checkpoint DIR"]),
                 (["--grace", "5s"], ["--checkpoint DIR"]),
+                (["--persist-bandwidth", "5MiB"], ["--checkpoint DIR"]),
+                (["--checkpoint", self.folder + "-b", "--persist-bandwidth", "5KiB"], ["at least 1MiB"]),
                 (["--keep-last", "5"], ["--checkpoint DIR"]),
                 (["--checkpoint", self.folder, "--keep-last", "0"], ["--keep-last 0"]),
                 (["--checkpoint", self.folder, "--keep-every", "5"], ["--keep-last K"]),

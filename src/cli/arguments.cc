@@ -144,6 +144,10 @@ void add_run(CLI::App& app, Everything& all) {
       "how often: a number of steps (500), a time (90s, 10m, 2h), or auto: one after another, with a pause of 10 s; "
       "the last step is always written. "
       "Default: 10m");
+  add_bytes(
+      *run, both("--persist-bandwidth"), o.persist_bytes_a_second,
+      "what each node writes to --checkpoint's folder at most, in bytes a second, such as 500MiB; at least 1MiB. Not "
+      "of the last one, before the job ends. Default: no limit");
   run->add_option("--grace", o.grace,
                   "when the job is told to stop (Ctrl-C, SIGTERM): how long it may write its newest step to "
                   "--checkpoint's folder before all ends. Default: 60s");

@@ -39,6 +39,7 @@ struct Job {
   std::span<const DensePiece> pieces;
   const MemorySums* cut;
   const ExecuteOptions& options;
+  const std::function<void(std::uint64_t bytes)>& pace;
   std::shared_ptr<OpenFile> file;
   std::atomic<std::uint64_t> next_chunk{0};
   std::mutex mutex{};  // of what follows
@@ -111,6 +112,11 @@ class Worker {
       if (!fill(chunk)) {
         free_.push_back(slot);
         continue;
+      }
+      if (job_.pace) job_.pace(chunk.end - chunk.begin);
+      if (job_.is_cancelled()) {
+        free_.push_back(slot);
+        return Error{Code::cancelled, "cancelled"};
       }
       chunk.direct = chunk.end - chunk.begin >= kDirectWriteMin ? job_.file->direct() : -1;
       const std::uint64_t direct_end = chunk.direct >= 0 ? rounded_down(chunk.end, kDirectUnit) : chunk.begin;
@@ -247,9 +253,10 @@ WrittenPieces joined(std::vector<Summed> summed, std::size_t piece_count) {
 }  // namespace
 
 Result<WrittenPieces> write_dense_pieces(const TargetFile& file, std::span<const DensePiece> pieces,
-                                         const MemorySums* cut, const ExecuteOptions& options) {
+                                         const MemorySums* cut, const ExecuteOptions& options,
+                                         const std::function<void(std::uint64_t bytes)>& pace) {
   PAWL_ASSIGN(std::shared_ptr<OpenFile> open, OpenFile::open(file.path, true, options.direct));
-  Job job{file, pieces, cut, options, std::move(open)};
+  Job job{file, pieces, cut, options, pace, std::move(open)};
   std::uint64_t count = options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   count =
       std::clamp<std::uint64_t>(std::min(count, job.chunk_count()), 1, options.memory_bytes / (2 * kChunkBytes) + 1);

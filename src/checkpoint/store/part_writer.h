@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,8 +31,9 @@ struct WrittenPieces {
 };
 
 // Into the file at `path`, which is there at its full size. Pieces are in order of the file, after its `head`, none into
-// another. Of `options`: memory, threads, io_uring, direct, progress, cancel. Fails: `full`, `io`, `cancelled`.
+// another. Of `options`: memory, threads, io_uring, direct, progress, cancel. `pace`: as StorePartOptions has it. Fails: `full`, `io`, `cancelled`.
 [[nodiscard]] Result<WrittenPieces> write_dense_pieces(const TargetFile& file, std::span<const DensePiece> pieces,
-                                                       const MemorySums* cut, const ExecuteOptions& options);
+                                                       const MemorySums* cut, const ExecuteOptions& options,
+                                                       const std::function<void(std::uint64_t bytes)>& pace = {});
 
 }  // namespace pawl::checkpoint

@@ -86,6 +86,24 @@ TEST(PartWriter, WritesEachByteWhereItBelongsAndSumsIt) {
   }
 }
 
+TEST(PartWriter, AsksBeforeEachChunkAndEndsWhereItIsCancelledMeanwhile) {
+  const TemporaryDirectory folder;
+  const Bytes memory = pattern(5 << 20, 1);
+  const TargetFile file{folder.path("file"), memory.size(), {}};
+  ASSERT_TRUE(make_target(file));
+  const std::vector<DensePiece> pieces{{memory.data(), 0, memory.size()}};
+  std::atomic<std::uint64_t> asked{0};
+  std::atomic<bool> cancel{false};
+  ExecuteOptions options;
+  options.threads = 2;
+  options.cancel = &cancel;
+  ASSERT_TRUE(write_dense_pieces(file, pieces, nullptr, options, [&](std::uint64_t bytes) { asked += bytes; }));
+  EXPECT_EQ(asked, memory.size());
+  const auto cancelled = write_dense_pieces(file, pieces, nullptr, options, [&](std::uint64_t) { cancel = true; });
+  ASSERT_FALSE(cancelled);
+  EXPECT_EQ(cancelled.error().code, Code::cancelled);
+}
+
 TEST(PartWriter, LeavesWhatIsNoPiecesAsItIs) {
   const TemporaryDirectory folder;
   const Bytes memory = pattern(100, 1);

@@ -88,7 +88,8 @@ Result<PieceSums> write_data(const PartPlan& plan, const std::string& path, cons
   }
   const TargetFile file{path, plan.layout.file_bytes, plan.layout.header};
   PAWL_TRY(make_target({path, plan.layout.file_bytes}));
-  PAWL_ASSIGN(WrittenPieces written, write_dense_pieces(file, together, options.proof, options.execution));
+  PAWL_ASSIGN(WrittenPieces written,
+              write_dense_pieces(file, together, options.proof, options.execution, options.pace));
   PieceSums sums(plan.pieces.size());
   for (std::size_t k = 0; k < dense.size(); ++k) sums[dense[k]] = written.crc32c[k];
   if (!strided.empty()) {

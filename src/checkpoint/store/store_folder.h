@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -49,6 +50,9 @@ struct StorePartOptions {
   ExecuteOptions execution;  // `observe` is the store's own
   // All of this memory is proven, most of it by what is read of it for the pieces anyway. May be null.
   const MemorySums* proof = nullptr;
+  // Called before that many bytes are written, by each thread that writes: returns when they may be. Empty: at once. Pieces that don't
+  // lie in memory as in the file are written without.
+  std::function<void(std::uint64_t bytes)> pace = {};
 };
 
 // Writes and syncs the data file of one part; the answer is the part's share of the manifest, a text for publish().

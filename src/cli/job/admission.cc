@@ -81,6 +81,8 @@ std::string spec_difference(const JobSpec& ours, const JobSpec& theirs) {
   differ(out, "--every (steps)", ours.checkpoints.every_steps, theirs.checkpoints.every_steps);
   differ(out, "--every (ms)", ours.checkpoints.every_ms, theirs.checkpoints.every_ms);
   differ(out, "--every auto", ours.checkpoints.every_auto, theirs.checkpoints.every_auto);
+  differ(out, "--persist-bandwidth (bytes a second)", ours.checkpoints.bytes_a_second,
+         theirs.checkpoints.bytes_a_second);
   differ(out, "--keep-last", ours.checkpoints.keep_last, theirs.checkpoints.keep_last);
   differ(out, "--keep-every", ours.checkpoints.keep_every, theirs.checkpoints.keep_every);
   differ(out, "--no-wait", !ours.wait_for_spare, !theirs.wait_for_spare);

@@ -33,6 +33,7 @@ struct RunOptions {
   std::string domains;                         // a file, "env" or "slurm"; empty: each node is a failure domain
   bool fewer_domains = false;                  // copies may share one if there are too few
   std::uint64_t memory_bytes = 0;              // of each node, for all its copies of state; 0: what it has
+  std::uint64_t persist_bytes_a_second = 0;    // that each node writes to storage at most; 0: no limit
   std::uint64_t replica_bytes_a_second = 0;    // that each node sends to holders at most; 0: no limit
   std::string checkpoint;                      // a folder; empty: the job writes no checkpoints
   std::string resume;                          // a checkpoint's folder, or "auto"; empty: the job begins anew

@@ -30,6 +30,7 @@
 namespace pawl::job {
 namespace {
 
+constexpr std::uint64_t kPersistBytesMin = std::uint64_t{1} << 20;
 constexpr std::uint64_t kAutoKept = 2;  // of --every auto
 constexpr int kControlPort = 2379;      // in a fabric of our own, so nobody else can have them
 constexpr int kNodePort = 7000;
@@ -278,6 +279,8 @@ Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   tell_other_world(spec);
   PAWL_TRY(name_retention(options, spec));
   if (options.checkpoint.empty()) {
+    if (options.persist_bytes_a_second > 0)
+      return usage("--persist-bandwidth: also name the folder of the checkpoints with --checkpoint DIR");
     for (const auto& [flag, value] : {std::pair("--every", &options.every), std::pair("--grace", &options.grace)})
       if (!value->empty()) return usage(text(flag, ": also name the folder of the checkpoints with --checkpoint DIR"));
     return {};
@@ -288,6 +291,9 @@ Status name_checkpoints(const RunOptions& options, LaunchPlan& plan) {
   spec.checkpoints.every_steps = every.steps;
   spec.checkpoints.every_ms = every.ms;
   spec.checkpoints.every_auto = every.is_auto;
+  if (options.persist_bytes_a_second > 0 && options.persist_bytes_a_second < kPersistBytesMin)
+    return usage("--persist-bandwidth: at least 1MiB; a step's slot is kept until it is written");
+  spec.checkpoints.bytes_a_second = options.persist_bytes_a_second;
   if (every.is_auto && !options.keep_last) {  // else they fill any disk
     PAWL_ASSIGN(const std::vector<checkpoint::ListedCheckpoint> there, list_job_checkpoints(spec.checkpoints.path));
     if (!sound_in(there).empty())

@@ -1,13 +1,43 @@
 #include "job/daemon/persist.h"
 
+#include <algorithm>
+#include <functional>
+#include <mutex>
 #include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
 #include "job/daemon/slot_writer.h"
 #include "job/recovery/decide.h"
+#include "job/transport/rate_limit.h"
 
 namespace pawl::job {
+namespace {
+
+using namespace std::chrono_literals;
+
+// What this node writes in an attempt; `progress` has it, so outlives it.
+std::function<void(std::uint64_t)> paced(std::uint64_t bytes_a_second, Clock& clock, const PartProgress& progress) {
+  struct Shared {
+    explicit Shared(std::uint64_t most) : limit(most) {}
+    std::mutex mutex;
+    RateLimit limit;
+  };
+  const auto shared = std::make_shared<Shared>(bytes_a_second);
+  return [shared, &clock, &progress](std::uint64_t bytes) {
+    while (!progress.cancel) {
+      Duration wait{};
+      {
+        const std::lock_guard lock(shared->mutex);
+        wait = shared->limit.take(bytes, clock.now());
+      }
+      if (wait == Duration::zero()) return;
+      clock.sleep(std::min<Duration>(wait, 100ms));
+    }
+  };
+}
+
+}  // namespace
 
 // --- What this node knows
 
@@ -152,6 +182,8 @@ void Persist::begin_writing() {
   }
   if (!writes_.expired()) return;  // an earlier attempt's task writes yet: tick() looks again
   attempt_.writes = std::make_shared<PartProgress>();
+  if (const std::uint64_t most = context_.mirror.spec().checkpoints.bytes_a_second; most > 0)
+    attempt_.writes->pace = paced(most, context_.environment->clock, *attempt_.writes);
   writes_ = attempt_.writes;
   (void)context_.environment->tasks.start("pawl-persist", [this, slots = std::move(slots), writes = attempt_.writes,
                                                            folder = known_.record.folder, attempt = attempt_.number] {

@@ -47,6 +47,8 @@ class FakeStore : public CheckpointStore {
     if (!write_fails.empty()) return Error{Code::full, write_fails};
     if (part.proof != nullptr) PAWL_TRY(checkpoint::prove(*part.proof));
     progress.bytes += 100;
+    is_paced = progress.pace != nullptr;
+    if (is_paced) progress.pace(100);
     for (const auto& piece : part.pieces)
       if (piece.name == "wte" && volume(piece.box) > 0) parts[folder][part.seat] = static_cast<int>(*piece.memory);
     parts[folder].try_emplace(part.seat, -1);
@@ -65,6 +67,7 @@ class FakeStore : public CheckpointStore {
   std::map<std::string, std::map<Seat, int>> parts;  // by folder: a byte of each seat's
   std::vector<std::string> published;
   std::string before;  // of the last that was begun
+  bool is_paced = false;
   int begins = 0;
   int begun = 0;  // and neither published nor removed
 };
@@ -220,6 +223,19 @@ TEST_F(Persisting, AStepIsPinnedWrittenAndPublishedAndTheNextOneOrdered) {
   EXPECT_TRUE(root.pinned().empty());
   EXPECT_TRUE(other.pinned().empty());
   EXPECT_EQ(store.begun, 0);
+}
+
+TEST_F(Persisting, WhatEachNodeWritesIsLimitedIfTheJobSaysSo) {
+  capture(1, 10);
+  commit_and_go_on(10);
+  EXPECT_FALSE(store.is_paced);
+  JobSpec spec = root.node.context.mirror.spec();
+  spec.checkpoints.bytes_a_second = 1000000;
+  for (OneNode* one : {&root, &other}) one->node.context.mirror.set_spec(spec);
+  capture(2, 20);
+  commit_and_go_on(20);
+  EXPECT_EQ(record().published, Step(20));
+  EXPECT_TRUE(store.is_paced);
 }
 
 TEST_F(Persisting, NothingIsWrittenBeforeAllArePinned) {

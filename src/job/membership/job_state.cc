@@ -73,6 +73,7 @@ void fields(Io& io, Record& r) {
       io.unless_default("checkpoint_steps", r.checkpoints.every_steps);
   io.unless_default("checkpoint_ms", r.checkpoints.every_ms);
   io.unless_default("checkpoint_auto", r.checkpoints.every_auto);
+  io.unless_default("checkpoint_bytes_a_second", r.checkpoints.bytes_a_second);
   io.unless_default("resume_path", r.checkpoints.resume_path),
       io.unless_default("resume_step", r.checkpoints.resume_step);
   io.unless_default("resume_older", r.checkpoints.resume_older);

@@ -35,6 +35,7 @@ struct CheckpointSpec {
   std::string resume_path = {};         // the one with which it begins
   Step resume_step;                     // that one's step; 0: it begins anew
   std::vector<Step> resume_older = {};  // those beside it, DIR/step-N, the newest first: if it proves damaged
+  std::uint64_t bytes_a_second = 0;     // that each node writes at most; 0: no limit. Not of the last one
   std::uint64_t keep_last = 0;          // of the newest so many are kept; 0: all
   std::uint64_t keep_every = 0;         // and each whose step is a multiple of it; 0: none
   bool operator==(const CheckpointSpec&) const = default;

@@ -360,6 +360,7 @@ TEST(JobState, WithoutFailureDomainsNothingIsWrittenOfThem) {
   spec.checkpoints.every_steps = 500;
   spec.checkpoints.every_ms = 7;
   spec.checkpoints.every_auto = true;
+  spec.checkpoints.bytes_a_second = 77;
   spec.checkpoints.resume_path = "/ckpt/step-40";
   spec.checkpoints.resume_step = Step(40);
   spec.checkpoints.resume_older = {Step(30), Step(20)};

@@ -142,6 +142,7 @@ class FileCheckpointStore : public CheckpointStore {
     options.execution.threads = writer_threads();
     options.execution.cancel = &progress.cancel;
     options.proof = part.proof;
+    options.pace = progress.pace;
     options.execution.progress = [&progress, before = progress.bytes.load()](const checkpoint::ExecuteProgress& done) {
       progress.bytes = before + done.bytes_done;
     };

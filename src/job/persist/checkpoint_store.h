@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,6 +53,8 @@ struct SeatPart {
 struct PartProgress {
   std::atomic<std::uint64_t> bytes{0};  // written so far; of several parts, one after another, their sum
   std::atomic<bool> cancel{false};      // set: it ends soon, as `cancelled`
+  // Of all parts that share it together: returns when so many bytes may be written, or it is cancelled. Set before the first. Empty: at once.
+  std::function<void(std::uint64_t bytes)> pace = {};
 };
 
 struct StoredSeat {

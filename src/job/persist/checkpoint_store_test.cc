@@ -240,6 +240,19 @@ TEST(CheckpointsInAFolder, WhatAKilledRootHasLeftIsRemovedAndWhatALivingOneHasIs
   EXPECT_TRUE(path_exists((*living)->folder()));
 }
 
+TEST_P(CheckpointStoreTest, AsksBeforeItWrites) {
+  const auto open = begin();
+  const TestSeat& one = job.seats[0];
+  const std::string info = to_json(SeatInfo{100, 4096});
+  const auto pieces = share_of(one.layout, Seat(0), one.payload, one.text, info);
+  PartProgress progress;
+  std::atomic<std::uint64_t> asked{0};
+  progress.pace = [&asked](std::uint64_t bytes) { asked += bytes; };
+  ASSERT_TRUE(store->write(open->folder(), {Seat(0), pieces, text_of(SeatBeside{}), ""}, progress));
+  EXPECT_GT(progress.bytes, 0u);
+  EXPECT_GE(asked, progress.bytes);
+}
+
 // Each names those of its history that are there: by ids, since a number may be written again.
 TEST_P(CheckpointStoreTest, EachSaysWhichWereBeforeIt) {
   owner = claim_text("a", "1");

@@ -67,6 +67,7 @@ class Upload {
       std::vector<std::byte> buffer(plan_.layout.file_bytes);
       const std::uint64_t data = fill(0, buffer);
       PAWL_TRY(prove_all());
+      if (progress_.pace) progress_.pace(buffer.size());
       PAWL_TRY(bucket_.put(key_, buffer, {}, call_));
       progress_.bytes += data;
       return joined();
@@ -99,6 +100,7 @@ class Upload {
       const std::uint64_t size = std::min(chunk_bytes_, plan_.layout.file_bytes - number * chunk_bytes_);
       const std::span<std::byte> bytes = std::span(buffer).first(size);
       const std::uint64_t data = fill(number * chunk_bytes_, bytes);
+      if (progress_.pace) progress_.pace(size);
       Result<s3::UploadedPart> part =
           bucket_.upload_part(upload_, static_cast<std::uint32_t>(number + 1), bytes, call_);
       const std::lock_guard lock(mutex_);

@@ -89,7 +89,7 @@ TEST(Messages, BetweenDaemons) {
   hello.seat = Seat(5);
   hello.stream = 6;
   expect_wire(40,
-              "0a000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000"
+              "0b000000 010000006a 0100000074 01000000 0200000000000000 0300000000000000 0400000000000000 03 05000000"
               "0600000000000000",
               hello);
   expect_wire(41, "01000000 0200000000000000", WelcomeMessage{NodeId(1), Incarnation(2)});
@@ -104,7 +104,9 @@ TEST(Messages, BetweenDaemons) {
   expect_wire(58, "0100000000000000 0010000000000000 0020000000000000 6300000000000000 02000000",
               NarrowMessage{Generation(1), 4096, 8192, 99, Seat(2)});
   expect_wire(
-      59, "0100000000000000 0700000000000000 02000000 01000000 00000000 0010000000000000 07000000 6e6f20726f6f6d 01",
+      59,
+      "0100000000000000 0700000000000000 02000000 01000000 00000000 0010000000000000 07000000 6e6f20726f6f6d 01 "
+      "0900000000000000",
       PersistMessage{Generation(1), 7, 2, 1, 0, 4096, "no room", true, Step(9)});
   expect_wire(54, "0100000000000000" + kRequestBytes, PeerRendezvousMessage{Generation(1), kRequest});
   expect_wire(55, "00 00000000 0100000077", PeerValueMessage{{false, "", "w"}});
@@ -151,8 +153,8 @@ TEST(Messages, AQuestionIsItsJson) {
 
 TEST(Messages, OfAHelloInAnotherVersionOnlyTheVersionCounts) {
   Hello hello;
-  EXPECT_TRUE(decode(Writer().u32(11).str("whatever").take(), hello));
-  EXPECT_EQ(hello.version, 11U);
+  EXPECT_TRUE(decode(Writer().u32(12).str("whatever").take(), hello));
+  EXPECT_EQ(hello.version, 12U);
   EXPECT_FALSE(decode("ab", hello));
 }
 
