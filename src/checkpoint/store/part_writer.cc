@@ -6,14 +6,12 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "base/crc32c.h"
 #include "checkpoint/reshape/alignment.h"
 #include "checkpoint/reshape/disk_queue.h"
 #include "checkpoint/reshape/open_files.h"
@@ -26,13 +24,6 @@ constexpr std::uint64_t kChunkBytes = 1 << 20;  // of one request
 constexpr std::uint64_t kInFlightMax = 16;      // of one thread: more don't make a disk faster
 constexpr auto kProgressPause = std::chrono::milliseconds(100);
 
-// What is summed at once.
-struct Summed {
-  std::size_t piece = 0;
-  std::uint64_t at = 0;  // in the piece
-  SummedRange range;
-};
-
 // Of one file, by all threads.
 struct Job {
   const TargetFile& target;
@@ -44,7 +35,7 @@ struct Job {
   std::atomic<std::uint64_t> next_chunk{0};
   std::mutex mutex{};  // of what follows
   Status failed{};
-  std::vector<Summed> summed{};
+  std::vector<SummedPiece> summed{};
   std::uint64_t bytes_done = 0;
   std::chrono::steady_clock::time_point told_at{};
 
@@ -109,7 +100,10 @@ class Worker {
       Chunk& chunk = chunks_[slot];
       chunk.begin = number * kChunkBytes;
       chunk.end = std::min(chunk.begin + kChunkBytes, job_.target.size_bytes);
-      if (!fill(chunk)) {
+      const std::optional<std::uint64_t> filled = fill_chunk({job_.target.head, job_.pieces, job_.cut}, chunk.begin,
+                                                             {chunk.memory, chunk.end - chunk.begin}, summed_);
+      chunk.data_bytes = filled.value_or(0);
+      if (!filled) {
         free_.push_back(slot);
         continue;
       }
@@ -124,50 +118,6 @@ class Worker {
       push(slot, direct_end, chunk.end, false);
     }
     return {};
-  }
-
-  // False: nothing of the head or a piece is in it, so it stays as it is.
-  bool fill(Chunk& chunk) {
-    std::byte* to = chunk.memory;
-    std::uint64_t at = chunk.begin;
-    chunk.data_bytes = 0;
-    const auto zero_until = [&](std::uint64_t end) {
-      if (end > at) std::memset(to + (at - chunk.begin), 0, end - at);
-      at = std::max(at, end);
-    };
-    if (at < job_.target.head.size()) {
-      const std::uint64_t end = std::min<std::uint64_t>(chunk.end, job_.target.head.size());
-      std::memcpy(to, job_.target.head.data() + at, end - at);
-      at = end;
-    }
-    bool any = at > chunk.begin;
-    const auto first = std::ranges::partition_point(
-        job_.pieces, [&](const DensePiece& one) { return one.offset_bytes + one.size_bytes <= chunk.begin; });
-    for (auto piece = first; piece != job_.pieces.end() && piece->offset_bytes < chunk.end; ++piece) {
-      zero_until(piece->offset_bytes);
-      const std::uint64_t end = std::min(chunk.end, piece->offset_bytes + piece->size_bytes);
-      copy(static_cast<std::size_t>(piece - job_.pieces.begin()), at, end, to + (at - chunk.begin));
-      chunk.data_bytes += end - at;
-      any = any || end > at;
-      at = end;
-    }
-    zero_until(chunk.end);
-    return any;
-  }
-
-  // Bytes [at, end) of the file, which are that piece's.
-  void copy(std::size_t number, std::uint64_t at, std::uint64_t end, std::byte* to) {
-    const DensePiece& piece = job_.pieces[number];
-    while (at < end) {
-      const std::byte* const from = piece.memory + (at - piece.offset_bytes);
-      std::uint64_t size = end - at;
-      if (job_.cut != nullptr)
-        size = std::min<std::uint64_t>(size, reinterpret_cast<std::uintptr_t>(bucket_end(*job_.cut, from)) -
-                                                 reinterpret_cast<std::uintptr_t>(from));
-      summed_.push_back({number, at - piece.offset_bytes, {from, size, copy_crc32c(to, from, size)}});
-      at += size;
-      to += size;
-    }
   }
 
   void push(std::size_t slot, std::uint64_t begin, std::uint64_t end, bool direct) {
@@ -234,21 +184,9 @@ class Worker {
   std::vector<Chunk> chunks_;
   std::vector<std::size_t> free_;
   std::uint32_t in_flight_ = 0;
-  std::vector<Summed> summed_;
+  std::vector<SummedPiece> summed_;
   std::optional<std::pair<std::uint64_t, std::uint64_t>> leaving_;  // of the file
 };
-
-WrittenPieces joined(std::vector<Summed> summed, std::size_t piece_count) {
-  std::ranges::sort(summed, {}, [](const Summed& one) { return std::pair(one.piece, one.at); });
-  WrittenPieces out;
-  out.crc32c.assign(piece_count, 0);
-  for (const Summed& one : summed) {
-    std::uint32_t& crc = out.crc32c[one.piece];
-    crc = one.at == 0 ? one.range.crc32c : crc32c_combine(crc, one.range.crc32c, one.range.size_bytes);
-    out.ranges.push_back(one.range);
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -270,7 +208,7 @@ Result<WrittenPieces> write_dense_pieces(const TargetFile& file, std::span<const
   for (std::thread& thread : others) thread.join();
   PAWL_TRY(std::move(job.failed));
   if (job.options.progress) job.options.progress({job.bytes_done, options.bytes_expected});
-  return joined(std::move(job.summed), pieces.size());
+  return joined_pieces(std::move(job.summed), pieces.size());
 }
 
 }  // namespace pawl::checkpoint

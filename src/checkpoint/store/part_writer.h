@@ -16,19 +16,9 @@
 #include "base/result.h"
 #include "checkpoint/reshape/execute.h"
 #include "checkpoint/store/memory_sums.h"
+#include "checkpoint/store/part_chunks.h"
 
 namespace pawl::checkpoint {
-
-struct DensePiece {
-  const std::byte* memory = nullptr;
-  std::uint64_t offset_bytes = 0;  // in the file
-  std::uint64_t size_bytes = 0;
-};
-
-struct WrittenPieces {
-  std::vector<std::uint32_t> crc32c;  // of each piece
-  std::vector<SummedRange> ranges;    // all that was read; cut at the buckets of `cut`
-};
 
 // Into the file at `path`, which is there at its full size. Pieces are in order of the file, after its `head`, none into
 // another. Of `options`: memory, threads, io_uring, direct, progress, cancel. `pace`: as StorePartOptions has it. Fails: `full`, `io`, `cancelled`.
